@@ -1,0 +1,55 @@
+# Compiler settings and the three functions by which every folder declares what it builds.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(tandem_flags INTERFACE)
+target_include_directories(tandem_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+# Contraction is off everywhere: where a fused multiply-add is meant, it is written.
+target_compile_options(tandem_flags INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla -ffp-contract=off
+  $<$<BOOL:${TANDEM_WERROR}>:-Werror>)
+if(TANDEM_SANITIZE)
+  target_compile_options(tandem_flags INTERFACE -fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(tandem_flags INTERFACE -fsanitize=${TANDEM_SANITIZE})
+endif()
+if(TANDEM_FUZZ)
+  target_compile_options(tandem_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+find_program(TANDEM_CCACHE ccache)
+if(TANDEM_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TANDEM_CCACHE})
+endif()
+
+# tandem_library(NAME SOURCES ... [LINK ...]): the static library tandem_NAME of one folder of src.
+function(tandem_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_library(tandem_${name} STATIC ${arg_SOURCES})
+  target_link_libraries(tandem_${name} PUBLIC tandem_flags ${arg_LINK})
+endfunction()
+
+# tandem_test(NAME SOURCES ... [LINK ...] [LABELS ...] [TIMEOUT s]): one GoogleTest program, registered with ctest.
+# Tests find their data through TANDEM_SOURCE_DIR and write only below their working folder.
+function(tandem_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE tandem_flags ${arg_LINK} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()
+
+# tandem_fuzzer(NAME SOURCES ... [LINK ...]): one libFuzzer program.
+function(tandem_fuzzer name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE tandem_flags ${arg_LINK})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()

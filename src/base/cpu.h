@@ -1,0 +1,24 @@
+// What this processor can do, and how many of its cores this process may use.
+#pragma once
+
+#include <string>
+
+namespace tandem::base {
+
+enum class CpuLevel {
+  kBaseline,  // below what the host operations need
+  kAvx2,      // AVX2, FMA, F16C
+  kAvx512,    // and AVX-512 F, BW, VL, DQ, VNNI
+};
+
+CpuLevel cpu_level();
+// The level in words, for messages and bench reports.
+std::string cpu_level_name(CpuLevel level);
+// The processor's model name as the system tells it.
+std::string cpu_model();
+// Throws where the processor is below kAvx2, with what it lacks.
+void require_cpu();
+// Physical cores this process may use: the affinity mask and the control group's CPU quota count. At least 1.
+int usable_cores();
+
+}  // namespace tandem::base

@@ -1,0 +1,36 @@
+// The one worker pool of the process: host operations, tokenisation and loading share it, so that the machine is never
+// asked to run more threads than it has cores.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace tandem::base {
+
+class WorkerPool {
+ public:
+  // `threads` counts the caller of run(), which works too: a pool of 1 starts no thread. 0 takes default_threads().
+  explicit WorkerPool(int threads);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  int threads() const;
+
+  // Cuts [0, count) into contiguous ranges of at least `grain` and calls body(begin, end) for each, once; returns when
+  // all have ended. Which thread takes which range is not fixed, so a body must not let results depend on it. An
+  // exception of a body is thrown here after the others have ended. One run at a time: a run started while another is
+  // under way (from a body, or from a second thread) does all its work in its own thread.
+  void run(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
+
+  // Physical cores that the affinity mask and the control group's quota allow, less one for the server's threads where
+  // there are more than two.
+  static int default_threads();
+
+ private:
+  struct Shared;
+  std::unique_ptr<Shared> shared_;
+};
+
+}  // namespace tandem::base
