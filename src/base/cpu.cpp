@@ -1,12 +1,11 @@
 #include "base/cpu.h"
 
-#include <hwloc.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <hwloc.h>
 #include <memory>
+#include <sched.h>
 #include <thread>
 
 #include "base/error.h"

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <fmt/format.h>
-
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -55,6 +54,8 @@ template <typename... Args>
 }
 
 // The process exit code of a command that ended with an error of this kind: 2 bad input or unavailable, 3 internal.
-inline int exit_code(ErrorKind kind) { return kind == ErrorKind::kInternal ? 3 : 2; }
+inline int exit_code(ErrorKind kind) {
+  return kind == ErrorKind::kInternal ? 3 : 2;
+}
 
 }  // namespace tandem::base

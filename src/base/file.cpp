@@ -1,12 +1,11 @@
 #include "base/file.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -29,7 +28,7 @@ constexpr size_t kLargestCall = size_t{1} << 30;  // Linux transfers at most 2 G
 int open_or_fail(const std::filesystem::path& path, int flags) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
   if (fd < 0) fail(path, "cannot open");
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd);
     bad_input(path.string(), "is not a regular file");
@@ -69,7 +68,7 @@ File::~File() {
 }
 
 uint64_t File::size() const {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd_, &status) != 0) fail(path_, "cannot stat");
   return static_cast<uint64_t>(status.st_size);
 }
@@ -77,8 +76,8 @@ uint64_t File::size() const {
 void File::read_at(uint64_t offset, std::span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t got = ::pread(fd_, out.data() + done, std::min(out.size() - done, kLargestCall),
-                                static_cast<off_t>(offset + done));
+    const ssize_t got =
+        ::pread(fd_, out.data() + done, std::min(out.size() - done, kLargestCall), static_cast<off_t>(offset + done));
     if (got < 0) {
       if (errno == EINTR) continue;
       fail(path_, "cannot read");
@@ -151,7 +150,7 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
 uint64_t free_disk_bytes(const std::filesystem::path& path) {
   std::filesystem::path probe = std::filesystem::absolute(path);
   while (!std::filesystem::exists(probe) && probe.has_relative_path()) probe = probe.parent_path();
-  struct statvfs status {};
+  struct statvfs status{};
   if (::statvfs(probe.c_str(), &status) != 0) fail(probe, "cannot read the free space");
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }

@@ -1,10 +1,9 @@
 #include "base/hash.h"
 
 #include <fmt/format.h>
+#include <new>
 #include <openssl/evp.h>
 #include <xxhash.h>
-
-#include <new>
 
 #include "base/error.h"
 
@@ -44,7 +43,9 @@ Xxh3& Xxh3::operator=(Xxh3&&) noexcept = default;
 void Xxh3::update(std::span<const std::byte> data) {
   XXH3_128bits_update(state_->state.get(), data.data(), data.size());
 }
-std::string Xxh3::hex() const { return canonical_hex(XXH3_128bits_digest(state_->state.get())); }
+std::string Xxh3::hex() const {
+  return canonical_hex(XXH3_128bits_digest(state_->state.get()));
+}
 
 struct Sha256::State {
   std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context{EVP_MD_CTX_new(), EVP_MD_CTX_free};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <spdlog/spdlog.h>
-
 #include <string>
 
 namespace tandem::base {

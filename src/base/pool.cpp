@@ -1,11 +1,10 @@
 #include "base/pool.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
+#include <immintrin.h>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -92,7 +91,9 @@ WorkerPool::~WorkerPool() {
   for (std::thread& worker : shared_->workers) worker.join();
 }
 
-int WorkerPool::threads() const { return static_cast<int>(shared_->workers.size()) + 1; }
+int WorkerPool::threads() const {
+  return static_cast<int>(shared_->workers.size()) + 1;
+}
 
 void WorkerPool::run(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (count <= 0) return;

@@ -1,10 +1,9 @@
 #include "base/progress.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
+#include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/units.h"
 
@@ -49,8 +48,7 @@ void Progress::draw(Clock::time_point now, bool last) {
   shown_ = true;
   const double seconds = std::max(std::chrono::duration<double>(now - start_).count(), 1e-3);
   const double rate = static_cast<double>(done_) / seconds;
-  const double fraction =
-      total_ == 0 ? 1.0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
+  const double fraction = total_ == 0 ? 1.0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   std::string line = fmt::format("{} {:3.0f} % {} of {}, {}/s", label_, 100 * fraction,
                                  amount(static_cast<double>(done_)), amount(static_cast<double>(total_)), amount(rate));
   if (!last && rate > 0 && done_ <= total_) {

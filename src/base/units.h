@@ -1,9 +1,8 @@
 // Figures as people read them.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
+#include <fmt/format.h>
 #include <string>
 
 namespace tandem::base {

@@ -14,7 +14,8 @@ class FileTest : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("tandem_file_" + std::to_string(::getpid()));
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("tandem_file_" + std::to_string(::getpid()));
 };
 
 TEST_F(FileTest, WritesAndReadsByPosition) {

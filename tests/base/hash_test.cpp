@@ -1,13 +1,14 @@
 #include "base/hash.h"
 
 #include <gtest/gtest.h>
-
 #include <string_view>
 
 namespace tandem::base {
 namespace {
 
-std::span<const std::byte> bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
 
 TEST(Sha256, MatchesThePublishedVector) {
   Sha256 hash;

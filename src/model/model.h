@@ -1,0 +1,106 @@
+// One loaded model on one device: weights and the forward pass, written once against ops.
+//
+// A Model holds no state of sequences. The caller (context) owns the memory that StateLayout describes and passes a
+// SequenceView with every call; a forward consumes T >= 1 tokens of one sequence and updates the state in place.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "artifact/artifact.h"
+#include "base/pool.h"
+#include "model/config.h"
+
+namespace tandem::model {
+
+inline constexpr int64_t kPageTokens = 64;  // tokens of one KV page
+
+enum class Activations {
+  kF32,   // no casts at all: the reference that the goldens were made with
+  kBF16,  // inputs of matrix products are rounded to BF16
+};
+
+enum class ExpertMode {
+  kW4A16,  // 4-bit weights, activations as `Activations` says
+  kW4A4,   // 4-bit weights and activations: the canonical expert arithmetic, the serving default
+};
+
+struct LoadOptions {
+  Activations activations = Activations::kBF16;
+  ExpertMode expert_mode = ExpertMode::kW4A4;
+  int64_t indexer_budget = 0;  // tokens; 0 takes the config's (tests override it)
+  bool quiet = true;           // no progress on standard error
+};
+
+// Bytes of the state of sequences (docs/architecture.md, "State").
+struct StateLayout {
+  int64_t page_bytes = 0;  // one page: 64 tokens of keys, values and index keys of every attention layer and the MTP
+  int64_t slot_bytes = 0;  // one slot: recurrent, convolution, n-gram and unfinished-block state of one sequence
+};
+
+// Where one sequence's state lies. `pages` and `slot` point into memory of the model's device.
+struct SequenceView {
+  int64_t length = 0;                    // tokens consumed so far
+  std::span<const int32_t> block_table;  // page numbers, block_table[i] holds tokens [64 i, 64 i + 64)
+  std::byte* pages = nullptr;            // page p starts at pages + p * page_bytes
+  std::byte* slot = nullptr;             // slot_bytes, zeroed for a new sequence
+};
+
+struct ForwardRequest {
+  int64_t logits = 1;         // rows of logits to return: those of the last `logits` tokens; 0 for none
+  bool hidden = false;        // also the residual state after each layer
+  bool routing = false;       // also the router's choices
+  bool selection = false;     // also the blocks that sparse attention selected
+  bool draft_hidden = false;  // also what the draft head takes
+};
+
+struct ForwardOutput {
+  std::vector<float> logits;          // [rows, vocab]
+  std::vector<float> hidden;          // [layers, T, streams * hidden]: before the final norm or mixer
+  std::vector<float> draft_hidden;    // [T, draft_width]: what the draft head takes; filled where request.draft_hidden
+  std::vector<int32_t> router_ids;    // [layers, T, top_k], best first
+  std::vector<float> router_weights;  // [layers, T, top_k], normalised
+  // [attention layers][T] lists of selected complete blocks, ascending; the unfinished tail block is not listed.
+  std::vector<std::vector<std::vector<int32_t>>> selected_blocks;
+};
+
+class Model {
+ public:
+  // Reads the weights. Throws base::Error for an artifact that lacks a tensor or has one of another shape.
+  static std::unique_ptr<Model> load(const artifact::Artifact& artifact, base::WorkerPool& pool,
+                                     const LoadOptions& options);
+  virtual ~Model() = default;
+
+  virtual const Config& config() const = 0;
+  virtual const StateLayout& state_layout() const = 0;
+  virtual int64_t weight_bytes() const = 0;
+
+  // Consumes `tokens` at positions [view.length, view.length + T). The block table must hold pages for them. The caller
+  // adds T to the length afterwards. Not thread-safe: one forward at a time.
+  virtual void forward(const SequenceView& view, std::span<const int32_t> tokens, const ForwardRequest& request,
+                       ForwardOutput& output) = 0;
+
+  // The draft head (docs/architecture.md, "The draft head"). Entry i takes the target's hidden state of position
+  // first + i (kept by the last forward call that covered it, or the draft's own for a chained step) and the embedding
+  // of next_tokens[i], and predicts the token after that. Appends to the draft layer's own cache.
+  struct DraftRequest {
+    int64_t first = 0;  // position of the first entry
+    std::span<const int32_t> next_tokens;
+    std::span<const float> hidden;  // [n, width] as `draft_hidden` below or ForwardOutput::draft_hidden
+    int64_t logits = 1;
+  };
+  struct DraftOutput {
+    std::vector<float> logits;        // [rows, vocab]
+    std::vector<float> draft_hidden;  // [n, width]: what a chained step takes as its hidden
+  };
+  virtual bool has_draft_head() const = 0;
+  virtual int64_t draft_width() const = 0;
+  virtual void draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) = 0;
+};
+
+}  // namespace tandem::model
