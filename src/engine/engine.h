@@ -1,12 +1,18 @@
 // The engine: requests in, updates out. One step thread runs the model; submit and cancel may be called from anywhere.
+//
+// Requests start in the order they came. Up to max_concurrency of them take turns, one step each: a chunk of the
+// prompt or one token of the answer; so answers go on while a long prompt is read.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/request.h"
+#include "engine/text_model.h"
 #include "model/model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -20,29 +26,60 @@ struct EngineOptions {
   int threads = 0;  // 0: what the machine allows
   model::LoadOptions load;
   int64_t max_context = 0;      // tokens of prompt and answer of one request; 0: the config's, at most 32,768
-  int64_t prefill_chunk = 512;  // tokens, a multiple of 64
+  int64_t kv_capacity = 0;      // tokens that all running requests together may hold; 0: max_concurrency full contexts
+  int64_t prefill_chunk = 512;  // tokens, a multiple of 64; chunks end at its multiples
+  int max_concurrency = 2;      // requests that take turns
   int max_queue = 64;           // requests that may wait
+};
+
+// The parts of an engine, for tests and for models that do not come from an artifact.
+struct EngineParts {
+  std::string model_name;
+  model::Config config;
+  text::Tokenizer tokenizer;
+  std::optional<text::ChatTemplate> chat_template;  // absent: only prompt_ids can be served
+  base::Json generation_config;                     // null where there is none
+  std::unique_ptr<TextModel> model;
 };
 
 struct EngineStatus {
   int running = 0;
   int waiting = 0;
+  int max_concurrency = 0;
+  int max_queue = 0;
   int64_t max_context = 0;
-  int64_t prompt_tokens = 0;  // totals since start
+  // Totals since start: read from prompts, drawn for answers.
+  int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+};
+
+// A prompt that leaves no room for an answer: "prompt is 9000 tokens, the context holds 8192".
+class PromptTooLong : public base::Error {
+ public:
+  PromptTooLong(int64_t prompt_tokens, int64_t max_context);
+  int64_t prompt_tokens() const { return prompt_tokens_; }
+  int64_t max_context() const { return max_context_; }
+
+ private:
+  int64_t prompt_tokens_;
+  int64_t max_context_;
 };
 
 class Engine {
  public:
   // Loads the model and starts the step thread; throws base::Error.
   explicit Engine(const EngineOptions& options);
-  ~Engine();  // cancels what runs and waits for the step thread
+  // Of the options only the limits count: contexts, chunk, concurrency and queue.
+  Engine(EngineParts parts, const EngineOptions& options);
+  ~Engine();  // every request that has not ended gets an outcome of kCancelled
 
   using RequestId = uint64_t;
   // Checks and tokenises the request in the caller's thread and queues it. Throws base::Error: kBadInput for a request
-  // that cannot be served (its message tells the field and the figures), kUnavailable where the queue is full.
+  // that cannot be served (its source names the field, its message the figures), kUnavailable where the queue is full.
+  // The sink may be called before submit returns.
   RequestId submit(Request request, UpdateSink sink);
-  // Ends the request within one step; its sink gets an outcome of kCancelled. Unknown ids are ignored.
+  // Ends the request within one step, also while it waits; its sink gets an outcome of kCancelled. Unknown ids are
+  // ignored.
   void cancel(RequestId id);
 
   EngineStatus status() const;
