@@ -95,7 +95,7 @@ int64_t to_int(const Json& value, const char* key, const std::string& source) {
   if (value.is_number_integer()) return value.get<int64_t>();
   if (value.is_number_float()) {
     const double number = value.get<double>();
-    if (number == static_cast<double>(static_cast<int64_t>(number)) && number > -9e15 && number < 9e15) {
+    if (number > -9e15 && number < 9e15 && number == static_cast<double>(static_cast<int64_t>(number))) {
       return static_cast<int64_t>(number);
     }
   }

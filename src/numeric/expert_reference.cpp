@@ -1,0 +1,89 @@
+#include "numeric/expert_reference.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace tandem::numeric {
+
+static_assert(kLargestExpertInputs >= 65536);
+// R of 2,560 inputs stays below 2^55.
+static_assert(2560 / kNvfp4Block * kLargestBlockSum * kLargestScaleInteger * kLargestScaleInteger < int64_t{1} << 55);
+
+int32_t nvfp4_block_sum(const uint8_t* codes, const int8_t* a) {
+  int32_t sum = 0;
+  for (int i = 0; i < kNvfp4Block; ++i) {
+    const int code = i % 2 == 0 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
+    sum += kE2m1Doubled[static_cast<size_t>(code)] * a[i];
+  }
+  return sum;
+}
+
+int64_t nvfp4_row_sum(std::span<const uint8_t> codes, std::span<const uint8_t> scales, std::span<const int8_t> a,
+                      std::span<const int32_t> t) {
+  int64_t sum = 0;
+  for (size_t block = 0; block < scales.size(); ++block) {
+    sum += int64_t{nvfp4_block_sum(&codes[block * 8], &a[block * 16])} * e4m3_times_512(scales[block]) * t[block];
+  }
+  return sum;
+}
+
+bool nvfp4_product(const Nvfp4Matrix& matrix, std::span<const float> x, std::span<float> y) {
+  if (matrix.inputs > kLargestExpertInputs || x.size() != static_cast<size_t>(matrix.inputs) ||
+      y.size() != static_cast<size_t>(matrix.rows)) {
+    base::internal_error("NVFP4", "a matrix [{}, {}] can't map {} inputs to {} outputs", matrix.rows, matrix.inputs,
+                         x.size(), y.size());
+  }
+  std::vector<int8_t> a(x.size());
+  std::vector<int32_t> t(x.size() / 16);
+  const float input_scale = matrix.input_scale.multiplier();
+  const float weight_scale = matrix.weight_scale.multiplier();
+  const bool finite = quantise_activations(x, input_scale, a, t);
+  for (size_t row = 0; row < y.size(); ++row) {
+    const int64_t sum = nvfp4_row_sum(matrix.codes.subspan(row * x.size() / 2, x.size() / 2),
+                                      matrix.scales.subspan(row * t.size(), t.size()), a, t);
+    y[row] = nvfp4_scale_sum(sum, weight_scale, input_scale);
+  }
+  return finite;
+}
+
+bool nvfp4_expert(const Nvfp4Matrix& gate, const Nvfp4Matrix& up, const Nvfp4Matrix& down, std::span<const float> x,
+                  std::span<float> y) {
+  std::vector<float> g(static_cast<size_t>(gate.rows));
+  std::vector<float> u(static_cast<size_t>(up.rows));
+  bool finite = nvfp4_product(gate, x, g);
+  finite = nvfp4_product(up, x, u) && finite;
+  for (size_t i = 0; i < g.size(); ++i) g[i] = swiglu(g[i], u[i]);
+  return nvfp4_product(down, g, y) && finite;
+}
+
+ExpertSum::ExpertSum(int64_t hidden) {
+  for (auto& half : halves_) half.assign(static_cast<size_t>(hidden), 0);
+}
+
+void ExpertSum::add(int64_t expert, float p, std::span<const float> y) {
+  std::vector<uint64_t>& half = halves_[expert & 1];
+  for (size_t i = 0; i < half.size(); ++i) {
+    const float term = p * y[i];
+    if (!(std::fabs(term) < 0x1p30f)) {
+      fault_ = true;
+      continue;
+    }
+    half[i] += static_cast<uint64_t>(std::llrint(term * 0x1p32f));
+  }
+}
+
+float ExpertSum::half(int parity, int64_t channel) const {
+  return static_cast<float>(static_cast<int64_t>(halves_[parity][static_cast<size_t>(channel)])) * 0x1p-32f;
+}
+
+void ExpertSum::finish(std::span<float> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const float lower = half(0, static_cast<int64_t>(i));
+    const float upper = half(1, static_cast<int64_t>(i));
+    if (std::fabs(lower) >= 0x1p30f || std::fabs(upper) >= 0x1p30f) fault_ = true;
+    out[i] = lower + upper;
+  }
+}
+
+}  // namespace tandem::numeric
