@@ -1,4 +1,5 @@
-// Byte-level BPE as tokenizer.json describes it: NFC, a split pattern, merges, added tokens with their flags.
+// Byte-level BPE as tokenizer.json describes it: NFC, a split pattern, merges, added tokens with their flags
+// (docs/text.md).
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,11 @@ enum class AddedTokens {
   kPlain,  // they are text like any other
 };
 
+struct TextPiece {
+  std::string_view text;
+  AddedTokens added = AddedTokens::kPlain;
+};
+
 // Immutable; all members may be called from several threads.
 class Tokenizer {
  public:
@@ -27,8 +33,13 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Any bytes: what is not UTF-8 is encoded byte by byte. Time is linear in the text up to a logarithm.
+  // Any bytes: what is not UTF-8 is encoded byte by byte. Time is linear in the text up to a logarithm. Throws
+  // base::Error{kBadInput} for a text of 1 GiB or more, and where the file's split pattern exceeds its limits.
   std::vector<int32_t> encode(std::string_view text, AddedTokens added) const;
+  // The pieces as one text: a word may begin in one piece and end in the next. Added tokens are looked for within each
+  // piece that says kParse, and nowhere else.
+  std::vector<int32_t> encode(std::span<const TextPiece> pieces) const;
+
   // The bytes of the tokens, which need not be whole characters (Detokenizer assembles them). An id out of range gives
   // no bytes. Special tokens are left out where skip_special is set.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
@@ -39,13 +50,15 @@ class Tokenizer {
   std::optional<int32_t> added_token(std::string_view content) const;
   int32_t size() const;  // one more than the largest id
 
- private:
   struct Impl;
+
+ private:
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
-// Turns a stream of tokens into text that is always whole UTF-8 characters.
+// Turns a stream of tokens into text that is always whole UTF-8 characters; bytes that can't be part of a character
+// become U+FFFD. One stream each; not thread-safe. REQUIRES that the tokenizer outlives it.
 class Detokenizer {
  public:
   Detokenizer(const Tokenizer& tokenizer, bool skip_special);
