@@ -1,0 +1,55 @@
+#include "model/delta_net.h"
+
+namespace tandem::model {
+
+GatedDeltaNet::GatedDeltaNet(const Config& config, const std::string& name, WeightLoader& loader, LayoutBuilder& layout)
+    : config_(config),
+      channels_(2 * config.key_heads * config.key_head_dim + config.value_heads * config.value_head_dim),
+      qkv_(loader.matrix(name + ".in_proj_qkv.weight", channels_, config.hidden)),
+      z_(loader.matrix(name + ".in_proj_z.weight", config.value_heads * config.value_head_dim, config.hidden)),
+      a_(loader.matrix(name + ".in_proj_a.weight", config.value_heads, config.hidden)),
+      b_(loader.matrix(name + ".in_proj_b.weight", config.value_heads, config.hidden)),
+      out_(loader.matrix(name + ".out_proj.weight", config.hidden, config.value_heads * config.value_head_dim)),
+      conv_(loader.convolution(name + ".conv1d.weight", channels_, config.conv_kernel)),
+      a_log_(loader.vector(name + ".A_log", config.value_heads)),
+      dt_bias_(loader.vector(name + ".dt_bias", config.value_heads)),
+      norm_(loader.vector(name + ".norm.weight", config.value_head_dim)),
+      state_offset_(layout.slot_floats(config.value_heads * config.key_head_dim * config.value_head_dim)),
+      history_offset_(layout.slot_floats((config.conv_kernel - 1) * channels_)) {}
+
+void GatedDeltaNet::forward(const Step& step, const float* x, float* y) const {
+  const Arena::Scope scope(step.arena);
+  const int64_t tokens = step.tokens;
+  const int64_t width = config_.value_heads * config_.value_head_dim;
+  float* raw = step.arena.take<float>(tokens * channels_);
+  float* qkv = step.arena.take<float>(tokens * channels_);
+  float* z = step.arena.take<float>(tokens * width);
+  float* a = step.arena.take<float>(tokens * config_.value_heads);
+  float* b = step.arena.take<float>(tokens * config_.value_heads);
+  float* out = step.arena.take<float>(tokens * width);
+  step.ops.linear(x, tokens, qkv_, false, raw);
+  step.ops.linear(x, tokens, z_, false, z);
+  step.ops.linear(x, tokens, a_, true, a);
+  step.ops.linear(x, tokens, b_, true, b);
+  step.ops.causal_conv(raw, tokens, channels_, conv_, config_.conv_kernel, 1, step.slot(history_offset_), qkv);
+  step.ops.delta_net({.qkv = qkv,
+                      .a = a,
+                      .b = b,
+                      .a_log = a_log_,
+                      .dt_bias = dt_bias_,
+                      .tokens = tokens,
+                      .position = step.position,
+                      .key_heads = config_.key_heads,
+                      .value_heads = config_.value_heads,
+                      .key_dim = config_.key_head_dim,
+                      .value_dim = config_.value_head_dim,
+                      .state = step.slot(state_offset_),
+                      .out = out});
+  step.ops.gated_norm(out, z, tokens, config_.value_heads, config_.value_head_dim, norm_, step.eps,
+                      config_.output_gate_sigmoid);
+  float* upper = step.arena.take<float>(tokens * config_.hidden);
+  step.ops.linear_halves(out, tokens, out_, y, upper);
+  step.ops.add(y, upper, tokens * config_.hidden);
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,49 @@
+#include "model/draft_head.h"
+
+#include <algorithm>
+
+namespace tandem::model {
+
+DraftHead::DraftHead(const Config& config, const LoadOptions& options, WeightLoader& loader, LayoutBuilder& layout)
+    : config_(config),
+      norm_embedding_(loader.vector("mtp.pre_fc_norm_embedding.weight", config.hidden)),
+      norm_hidden_(loader.vector("mtp.pre_fc_norm_hidden.weight", config.width())),
+      layer_(config, "mtp.layers.0", LayerType::kFull, options, loader, layout) {
+  if (config.family == Family::kQwen4Exp) {
+    fc_embedding_ = loader.matrix("mtp.fc_embedding.weight", config.hidden, config.hidden);
+    fc_hidden_ = loader.matrix("mtp.fc_hidden.weight", config.hidden, config.hidden);
+    mixer_ = load_hyper(config, "mtp.hyper_connection_mixer", false, loader);
+  } else {
+    fc_ = loader.matrix("mtp.fc.weight", config.hidden, 2 * config.hidden);
+    norm_ = loader.vector("mtp.norm.weight", config.hidden);
+  }
+}
+
+void DraftHead::forward(const Step& step, const float* hidden, const float* embeddings, float* next_hidden,
+                        float* head_input) const {
+  const Arena::Scope scope(step.arena);
+  const int64_t count = step.tokens * config_.hidden;
+  float* e = step.arena.take<float>(count);
+  float* h = step.arena.take<float>(step.tokens * config_.width());
+  step.ops.rms_norm(embeddings, step.tokens, 1, config_.hidden, norm_embedding_, step.eps, e);
+  // One root mean square over all streams together, unlike the grouped norms inside the layers.
+  step.ops.rms_norm(hidden, step.tokens, 1, config_.width(), norm_hidden_, step.eps, h);
+  if (norm_ != nullptr) {
+    float* both = step.arena.take<float>(2 * count);
+    float* state = step.arena.take<float>(count);
+    step.ops.concatenate(e, h, step.tokens, config_.hidden, both);
+    step.ops.linear(both, step.tokens, fc_, false, state);
+    layer_.forward(step, state, {});
+    step.ops.rms_norm(state, step.tokens, 1, config_.hidden, norm_, step.eps, next_hidden);
+    std::copy_n(next_hidden, count, head_input);
+    return;
+  }
+  float* projected = step.arena.take<float>(count);
+  step.ops.linear(h, step.tokens * config_.streams, fc_hidden_, false, next_hidden);
+  step.ops.linear(e, step.tokens, fc_embedding_, false, projected);
+  step.ops.add_to_streams(next_hidden, projected, step.tokens, config_.streams, config_.hidden);
+  layer_.forward(step, next_hidden, {});
+  step.ops.hyper_mix(mixer_, next_hidden, step.tokens, config_.streams, config_.hidden, step.eps, head_input, nullptr);
+}
+
+}  // namespace tandem::model

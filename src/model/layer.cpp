@@ -1,0 +1,63 @@
+#include "model/layer.h"
+
+namespace tandem::model {
+
+ops::HyperWeights load_hyper(const Config& config, const std::string& name, bool inject, WeightLoader& loader) {
+  ops::HyperWeights w;
+  w.norm = loader.vector(name + ".hc_norm.weight", config.width());
+  w.down = loader.matrix(name + ".input_mix_weight_down.weight", config.hc_lowrank, config.width());
+  w.up = loader.matrix(name + ".input_mix_weight_up.weight", config.width(), config.hc_lowrank);
+  if (inject) w.inject = loader.matrix(name + ".block_inject_weight.weight", config.streams, config.width());
+  return w;
+}
+
+DecoderLayer::DecoderLayer(const Config& config, const std::string& name, LayerType type, const LoadOptions& options,
+                           WeightLoader& loader, LayoutBuilder& layout)
+    : config_(config), feed_forward_(config, name + ".mlp", options.expert_mode, loader) {
+  if (type == LayerType::kFull) {
+    const int64_t budget = options.indexer_budget > 0 ? options.indexer_budget : config.indexer_budget;
+    attention_.emplace(config, name + ".self_attn", budget, options.activations == Activations::kBF16, loader, layout);
+  } else {
+    delta_net_.emplace(config, name + ".linear_attn", loader, layout);
+  }
+  if (config.family == Family::kQwen4Exp) {
+    mixer_hyper_ = load_hyper(config, name + ".attn_hyper_connection", true, loader);
+    feed_forward_hyper_ = load_hyper(config, name + ".mlp_hyper_connection", true, loader);
+  } else {
+    mixer_norm_ = loader.vector(name + ".input_layernorm.weight", config.hidden);
+    feed_forward_norm_ = loader.vector(name + ".post_attention_layernorm.weight", config.hidden);
+  }
+}
+
+template <typename Block>
+void DecoderLayer::residual(const Step& step, const ops::HyperWeights& hyper, const float* norm, float* state,
+                            const Block& block) const {
+  const Arena::Scope scope(step.arena);
+  const int64_t count = step.tokens * config_.hidden;
+  float* x = step.arena.take<float>(count);
+  float* y = step.arena.take<float>(count);
+  if (norm != nullptr) {
+    step.ops.rms_norm(state, step.tokens, 1, config_.hidden, norm, step.eps, x);
+    block(x, y);
+    step.ops.add(state, y, count);
+    return;
+  }
+  float* inject = step.arena.take<float>(step.tokens * config_.streams);
+  step.ops.hyper_mix(hyper, state, step.tokens, config_.streams, config_.hidden, step.eps, x, inject);
+  block(x, y);
+  step.ops.hyper_inject(state, y, inject, step.tokens, config_.streams, config_.hidden);
+}
+
+void DecoderLayer::forward(const Step& step, float* state, const LayerCapture& capture) const {
+  residual(step, mixer_hyper_, mixer_norm_, state, [&](const float* x, float* y) {
+    if (attention_) {
+      attention_->forward(step, x, y, capture.selection);
+    } else {
+      delta_net_->forward(step, x, y);
+    }
+  });
+  residual(step, feed_forward_hyper_, feed_forward_norm_, state,
+           [&](const float* x, float* y) { feed_forward_.forward(step, x, y, capture.routing); });
+}
+
+}  // namespace tandem::model

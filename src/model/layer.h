@@ -1,0 +1,47 @@
+// One decoder layer: a mixer and a feed-forward around the residual state, with pre-norms (one stream) or with
+// hyper-connections (several streams).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "model/attention.h"
+#include "model/delta_net.h"
+#include "model/feed_forward.h"
+
+namespace tandem::model {
+
+// The weights of a gated residual module; without `inject` in the final mixer.
+ops::HyperWeights load_hyper(const Config& config, const std::string& name, bool inject, WeightLoader& loader);
+
+// What a caller wants to see of a layer; null members are not wanted.
+struct LayerCapture {
+  Routing* routing = nullptr;
+  ops::BlockSelection* selection = nullptr;
+};
+
+class DecoderLayer {
+ public:
+  // `name` is the layer's, "model.language_model.layers.0" or "mtp.layers.0".
+  DecoderLayer(const Config& config, const std::string& name, LayerType type, const LoadOptions& options,
+               WeightLoader& loader, LayoutBuilder& layout);
+
+  // state [tokens, streams, hidden], updated in place.
+  void forward(const Step& step, float* state, const LayerCapture& capture) const;
+
+ private:
+  // The half around `block(x, y)`: norm or mix, the block, and the addition to the state.
+  template <typename Block>
+  void residual(const Step& step, const ops::HyperWeights& hyper, const float* norm, float* state,
+                const Block& block) const;
+
+  const Config& config_;
+  std::optional<GatedAttention> attention_;
+  std::optional<GatedDeltaNet> delta_net_;
+  FeedForward feed_forward_;
+  ops::HyperWeights mixer_hyper_, feed_forward_hyper_;
+  const float* mixer_norm_ = nullptr;
+  const float* feed_forward_norm_ = nullptr;
+};
+
+}  // namespace tandem::model

@@ -1,0 +1,180 @@
+// Embedding, norms, dense products, hyper-connections, convolutions and the n-gram memory.
+#include "ops/host/host_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "numeric/bf16.h"
+
+namespace tandem::ops::host {
+
+namespace {
+
+// Work worth handing to another thread: about 20 microseconds of FMAs.
+constexpr int64_t kGrainProducts = 1 << 18;
+
+int64_t grain(int64_t products_each) {
+  return std::max<int64_t>(1, kGrainProducts / std::max<int64_t>(1, products_each));
+}
+
+}  // namespace
+
+const float* HostOps::product_inputs(const float* x, int64_t count, bool exact_inputs) {
+  if (!round_inputs_ || exact_inputs) return x;
+  float* out = rounded_.get(count);
+  pool_.run(count, 1 << 16,
+            [&](int64_t begin, int64_t end) { kernels_.round_to_bf16(x + begin, end - begin, out + begin); });
+  return out;
+}
+
+void HostOps::embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) {
+  const int64_t width = table.inputs;
+  for (size_t t = 0; t < ids.size(); ++t) {
+    float* row = out + static_cast<int64_t>(t) * copies * width;
+    if (table.format == WeightFormat::kBF16) {
+      const uint16_t* source = static_cast<const uint16_t*>(table.data) + ids[t] * width;
+      for (int64_t i = 0; i < width; ++i) row[i] = numeric::bf16_to_float(source[i]);
+    } else {
+      std::copy_n(static_cast<const float*>(table.data) + ids[t] * width, width, row);
+    }
+    for (int64_t copy = 1; copy < copies; ++copy) std::copy_n(row, width, row + copy * width);
+  }
+}
+
+void HostOps::rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
+                       float* out) {
+  pool_.run(tokens * groups, grain(8 * width), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      kernels_.rms_norm(x + i * width, width, eps, 1.0F, weight + i % groups * width, out + i * width);
+    }
+  });
+}
+
+void HostOps::run_linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y, float* upper) {
+  const float* inputs = product_inputs(x, tokens * w.inputs, exact_inputs);
+  const DenseMatrix matrix{w.data, w.format == WeightFormat::kBF16, w.inputs};
+  pool_.run(w.rows, std::max<int64_t>(4, grain(tokens * w.inputs)), [&](int64_t begin, int64_t end) {
+    kernels_.linear(inputs, w.inputs, tokens, matrix, begin, end, y, upper, w.rows);
+  });
+}
+
+void HostOps::linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) {
+  run_linear(x, tokens, w, exact_inputs, y, nullptr);
+}
+
+void HostOps::linear_halves(const float* x, int64_t tokens, const Weight& w, float* lower, float* upper) {
+  run_linear(x, tokens, w, false, lower, upper);
+}
+
+void HostOps::add(float* y, const float* x, int64_t count) {
+  pool_.run(count, 1 << 16,
+            [&](int64_t begin, int64_t end) { kernels_.add_scaled(y + begin, x + begin, 1.0F, end - begin); });
+}
+
+void HostOps::add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) {
+  pool_.run(tokens, grain(streams * hidden), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t s = 0; s < streams; ++s)
+        kernels_.add_scaled(y + (t * streams + s) * hidden, x + t * hidden, 1.0F, hidden);
+    }
+  });
+}
+
+void HostOps::concatenate(const float* left, const float* right, int64_t tokens, int64_t width, float* out) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::copy_n(left + t * width, width, out + 2 * t * width);
+    std::copy_n(right + t * width, width, out + (2 * t + 1) * width);
+  }
+}
+
+void HostOps::silu_multiply(const float* gate, const float* up, int64_t count, float* y) {
+  pool_.run(count, 1 << 14, [&](int64_t begin, int64_t end) {
+    kernels_.silu_multiply(gate + begin, up + begin, end - begin, y + begin);
+  });
+}
+
+void HostOps::sigmoid_gate(float* values, const float* gate, int64_t count) {
+  pool_.run(count, 1 << 14, [&](int64_t begin, int64_t end) {
+    kernels_.multiply_gate(values + begin, gate + begin, end - begin, true);
+  });
+}
+
+void HostOps::hyper_mix(const HyperWeights& w, const float* state, int64_t tokens, int64_t streams, int64_t hidden,
+                        float eps, float* x, float* inject) {
+  const int64_t width = streams * hidden;
+  const float share = 1.0F / static_cast<float>(streams);
+  float* normed = wide_a_.get(tokens * width);
+  float* gate = wide_b_.get(tokens * width);
+  float* low = narrow_.get(tokens * w.down.rows);
+  rms_norm(state, tokens, streams, hidden, w.norm, eps, normed);
+  linear(normed, tokens, w.down, false, low);
+  kernels_.silu_scaled(low, tokens * w.down.rows, share);
+  linear(low, tokens, w.up, false, gate);
+  pool_.run(tokens, grain(8 * width), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      kernels_.mix_streams(gate + t * width, normed + t * width, streams, hidden, x + t * hidden);
+    }
+  });
+  if (inject != nullptr) {
+    linear(normed, tokens, w.inject, true, inject);
+    kernels_.sigmoid_scaled(inject, tokens * streams, share, 2.0F);
+  }
+}
+
+void HostOps::hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
+                           int64_t hidden) {
+  pool_.run(tokens * streams, grain(2 * hidden), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      kernels_.add_scaled(state + i * hidden, y + i / streams * hidden, inject[i], hidden);
+    }
+  });
+}
+
+void HostOps::causal_conv(const float* x, int64_t tokens, int64_t channels, const float* weight, int64_t kernel,
+                          int64_t dilation, float* history, float* out) {
+  const int64_t past = (kernel - 1) * dilation;
+  pool_.run(tokens, grain(16 * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* taps[16];
+      for (int64_t j = 0; j < kernel; ++j) {
+        const int64_t at = t - (kernel - 1 - j) * dilation;
+        taps[j] = at >= 0 ? x + at * channels : history + (past + at) * channels;
+      }
+      kernels_.convolve(taps, kernel, weight, channels, out + t * channels);
+    }
+  });
+  const int64_t kept = std::max<int64_t>(0, past - tokens);
+  std::memmove(history, history + (past - kept) * channels, static_cast<size_t>(kept * channels) * sizeof(float));
+  std::copy_n(x + (tokens - (past - kept)) * channels, (past - kept) * channels, history + kept * channels);
+}
+
+void HostOps::ngram_memory(const NgramWeights& w, const float* rows, int64_t tokens, int64_t streams, int64_t hidden,
+                           float eps, float* history, float* state) {
+  const int64_t width = streams * hidden;
+  float* key = wide_a_.get(tokens * width);
+  float* query = wide_b_.get(tokens * width);
+  float* gated = wide_c_.get(tokens * width);
+  float* value = narrow_.get(tokens * hidden);
+  linear(rows, tokens, w.key, false, query);
+  rms_norm(query, tokens, streams, hidden, w.norm_key, eps, key);
+  linear(rows, tokens, w.value, false, value);
+  rms_norm(state, tokens, streams, hidden, w.norm_query, eps, query);
+  const float root = std::sqrt(static_cast<float>(hidden));
+  for (int64_t i = 0; i < tokens * streams; ++i) {
+    float score = 0;
+    const DenseMatrix row{key + i * hidden, false, hidden};
+    kernels_.linear(query + i * hidden, hidden, 1, row, 0, 1, &score, nullptr, 1);
+    score /= root;
+    score = std::copysign(std::sqrt(std::max(std::fabs(score), 1e-6F)), score) * (score == 0.0F ? 0.0F : 1.0F);
+    kernels_.sigmoid_scaled(&score, 1, 1.0F, 1.0F);
+    std::fill_n(gated + i * hidden, hidden, 0.0F);
+    kernels_.add_scaled(gated + i * hidden, value + i / streams * hidden, score, hidden);
+  }
+  rms_norm(gated, tokens, streams, hidden, w.norm_conv, eps, key);
+  causal_conv(key, tokens, width, w.conv, w.kernel, w.dilation, history, query);
+  add(state, gated, tokens * width);
+  add(state, query, tokens * width);
+}
+
+}  // namespace tandem::ops::host

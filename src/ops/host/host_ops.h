@@ -1,0 +1,83 @@
+// The operations on the processor: the reference that every other device is compared with, and a product of its own.
+#pragma once
+
+#include <vector>
+
+#include "base/pool.h"
+#include "ops/host/kernels.h"
+#include "ops/ops.h"
+
+namespace tandem::ops::host {
+
+// Scratch memory that grows to the largest size asked for and is kept.
+template <typename T>
+class Scratch {
+ public:
+  T* get(int64_t count) {
+    if (static_cast<int64_t>(data_.size()) < count) data_.resize(static_cast<size_t>(count));
+    return data_.data();
+  }
+
+ private:
+  std::vector<T> data_;
+};
+
+class HostOps final : public Ops {
+ public:
+  // `round_inputs`: the inputs of matrix products are rounded to BF16. `kernels` is for tests; the pool must outlive
+  // the object.
+  HostOps(base::WorkerPool& pool, bool round_inputs, const Kernels& kernels = host::kernels())
+      : pool_(pool), kernels_(kernels), round_inputs_(round_inputs) {}
+
+  void embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) override;
+  void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
+                float* out) override;
+  void linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) override;
+  void linear_halves(const float* x, int64_t tokens, const Weight& w, float* lower, float* upper) override;
+  void add(float* y, const float* x, int64_t count) override;
+  void add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) override;
+  void concatenate(const float* left, const float* right, int64_t tokens, int64_t width, float* out) override;
+  void silu_multiply(const float* gate, const float* up, int64_t count, float* y) override;
+  void sigmoid_gate(float* values, const float* gate, int64_t count) override;
+  void hyper_mix(const HyperWeights& w, const float* state, int64_t tokens, int64_t streams, int64_t hidden, float eps,
+                 float* x, float* inject) override;
+  void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
+                    int64_t hidden) override;
+  void causal_conv(const float* x, int64_t tokens, int64_t channels, const float* weight, int64_t kernel,
+                   int64_t dilation, float* history, float* out) override;
+  void delta_net(const DeltaNet& args) override;
+  void gated_norm(float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim, const float* weight, float eps,
+                  bool sigmoid) override;
+  void attention_inputs(const AttentionInputs& args) override;
+  void index_inputs(const IndexInputs& args) override;
+  void select_blocks(const SelectBlocks& args, BlockSelection& selection) override;
+  void attention(const Attention& args) override;
+  void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) override;
+  Fault experts(const Experts& args) override;
+  void combine_experts(const float* lower, const float* upper, const float* shared_lower, const float* shared_upper,
+                       const float* gate, int64_t tokens, int64_t hidden, float* out) override;
+  void ngram_memory(const NgramWeights& w, const float* rows, int64_t tokens, int64_t streams, int64_t hidden,
+                    float eps, float* history, float* state) override;
+
+ private:
+  // The inputs of a matrix product as it takes them: x itself, or a copy rounded to BF16.
+  const float* product_inputs(const float* x, int64_t count, bool exact_inputs);
+  void run_linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y, float* upper);
+
+  base::WorkerPool& pool_;
+  const Kernels& kernels_;
+  bool round_inputs_;
+  Scratch<float> rounded_;
+  Scratch<float> wide_a_, wide_b_, wide_c_;  // [tokens, streams * hidden] of hyper_mix and ngram_memory
+  Scratch<float> narrow_;
+  Scratch<float> conv_;
+  Scratch<float> gates_;
+  Scratch<float> angles_;
+  Scratch<float> partial_;
+  Scratch<SoftmaxState> partial_state_;
+  Scratch<float> expert_floats_;
+  Scratch<int8_t> expert_values_;
+  Scratch<int32_t> expert_scales_;
+};
+
+}  // namespace tandem::ops::host

@@ -1,0 +1,119 @@
+// The inner loops of the host operations, chosen once by what the processor can do.
+//
+// Both sets are compiled from the same source (kernels/*.h) and give the same bits. All pointers are to C-order arrays;
+// no kernel allocates, throws or starts threads, and all may run at once on different outputs.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::ops::host {
+
+// One weight matrix [rows, inputs] in BF16 or FP32.
+struct DenseMatrix {
+  const void* data = nullptr;
+  bool bf16 = true;
+  int64_t inputs = 0;
+};
+
+// Keys and values of up to kAttentionPiece tokens of one kv head, by token.
+inline constexpr int64_t kAttentionPiece = 256;
+struct AttentionPiece {
+  const void* keys[kAttentionPiece];
+  const void* values[kAttentionPiece];
+  int64_t count = 0;
+  bool bf16 = true;
+};
+
+// Running softmax of one query head: the largest score, the sum of exponentials, the weighted values.
+struct SoftmaxState {
+  float largest;
+  float sum;
+};
+
+// One head of one 64-token chunk or of single steps of Gated DeltaNet.
+struct DeltaHead {
+  const float* query;  // [tokens, stride]: key_dim values each, before normalisation
+  const float* key;
+  const float* value;  // [tokens, stride]: value_dim values each
+  int64_t stride;      // floats from one token to the next
+  const float* beta;   // [tokens, gate_stride]
+  const float* decay;  // [tokens, gate_stride]: g <= 0
+  int64_t gate_stride;
+  int64_t tokens;
+  int64_t key_dim;
+  int64_t value_dim;
+  float* state;  // [key_dim, value_dim]
+  float* out;    // [tokens, out_stride]
+  int64_t out_stride;
+};
+
+// One NVFP4 expert matrix in units of 16 rows x 64 inputs (numeric/nvfp4.h).
+struct Nvfp4Matrix {
+  const uint8_t* units = nullptr;
+  int64_t rows = 0;
+  int64_t inputs = 0;
+};
+
+// One column of activations for the canonical 4-bit product: values 2*E2M1 split for the units' nibble order, block
+// scales 512*E4M3, and the sum of each block's values.
+struct QuantisedColumn {
+  int8_t* values;       // [inputs]: for every 8 inputs first the four even ones, then the four odd ones
+  int32_t* scales;      // [inputs / 16]
+  int32_t* block_sums;  // [inputs / 16]
+};
+
+struct Kernels {
+  const char* name;
+
+  // y[t, n] = sum over k of x[t, k] * w[n, k] for n in [row_begin, row_end). In lanes of 16 along k, one accumulator a
+  // lane, reduced in a fixed tree: the bits depend on neither the number of columns nor the range of rows. With
+  // `y_upper` the inputs [0, K/2) go to y and [K/2, K) to y_upper.
+  void (*linear)(const float* x, int64_t x_stride, int64_t columns, const DenseMatrix& w, int64_t row_begin,
+                 int64_t row_end, float* y, float* y_upper, int64_t y_stride);
+  void (*round_to_bf16)(const float* x, int64_t count, float* out);  // to nearest even, back in FP32
+
+  // out = x * rsqrt(mean(x^2) + eps) * (one_plus + weight)
+  void (*rms_norm)(const float* x, int64_t width, float eps, float one_plus, const float* weight, float* out);
+  void (*silu_scaled)(float* x, int64_t count, float scale);                   // x = silu(x * scale)
+  void (*sigmoid_scaled)(float* x, int64_t count, float scale, float factor);  // x = factor * sigmoid(x * scale)
+  void (*silu_multiply)(const float* gate, const float* up, int64_t count, float* out);
+  // values *= act(gate), act silu or sigmoid
+  void (*multiply_gate)(float* values, const float* gate, int64_t count, bool sigmoid_gate);
+  void (*add_scaled)(float* y, const float* x, float scale, int64_t count);  // y = fma(x, scale, y)
+  // out[d] = (1/streams) * sum over s of sigmoid(gate[s, d]) * x[s, d]
+  void (*mix_streams)(const float* gate, const float* x, int64_t streams, int64_t width, float* out);
+
+  // Depthwise causal convolution of one token: out[c] = act(sum over j of w[j, c] * taps[j][c]), taps oldest first.
+  void (*convolve)(const float* const* taps, int64_t kernel, const float* weight, int64_t channels, float* out);
+
+  void (*delta_steps)(const DeltaHead& head);
+  void (*delta_chunk)(const DeltaHead& head, float* workspace);          // exactly 64 tokens
+  int64_t (*delta_chunk_workspace)(int64_t key_dim, int64_t value_dim);  // floats
+
+  // Adds one piece to the running softmax of one query head. acc is [dim].
+  void (*attention_piece)(const float* query, int64_t dim, float scale, const AttentionPiece& piece,
+                          SoftmaxState& state, float* acc);
+  // Merges a later partial result into an earlier one.
+  void (*attention_merge)(SoftmaxState& into, float* into_acc, const SoftmaxState& from, const float* from_acc,
+                          int64_t dim);
+  // scores[b] = scale * sum over h of max(0, queries[h] . keys[b])
+  void (*block_scores)(const float* queries, int64_t heads, int64_t dim, float scale, const void* const* keys,
+                       bool bf16, int64_t count, float* scores);
+
+  // Canonical 4-bit product of rows [row_begin, row_end) (multiples of 16): out[c][n] = float(R) * 2^-20 * scale.
+  void (*nvfp4_w4a4)(const Nvfp4Matrix& w, int64_t row_begin, int64_t row_end, const QuantisedColumn* columns,
+                     int64_t column_count, float scale, float* const* out);
+  // The same rows with FP32 activations: out[c][n] = scale * sum over k of x[c][k] * E2M1 * E4M3, inputs in order.
+  void (*nvfp4_w4a16)(const Nvfp4Matrix& w, int64_t row_begin, int64_t row_end, const float* const* x,
+                      int64_t column_count, float scale, float* const* out);
+  // Row `row` of an FP8 matrix with 128 x 128 block scales (BF16, grid [ceil(rows/128), ceil(inputs/128)]) in FP32.
+  void (*decode_fp8_row)(const uint8_t* codes, const uint16_t* scales, int64_t inputs, float* out);
+};
+
+// The set for this processor; throws base::Error where it lacks AVX2.
+const Kernels& kernels();
+// Both sets, for tests; null where this processor cannot run it.
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+
+}  // namespace tandem::ops::host

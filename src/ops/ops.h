@@ -1,0 +1,223 @@
+// The operations a model is written with, at the grain of one fused kernel or a few.
+//
+// A model (src/model) calls these and nothing else that computes; each device implements the whole list. All
+// activations are FP32, C order, [tokens, width]; weights have the formats below. Operands lie in the device's memory,
+// but for what is said to be on the host. Calls are made from one thread and take effect in order.
+//
+// Sums that ranks share have two halves (docs/architecture.md, "Numbers"): "lower" and "upper" are the halves of the
+// inputs, or the even and the odd experts; the result is lower + upper in FP32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tandem::ops {
+
+enum class WeightFormat : uint8_t { kBF16, kF32 };
+
+// A weight matrix [rows, inputs], row-major.
+struct Weight {
+  const void* data = nullptr;
+  WeightFormat format = WeightFormat::kBF16;
+  int64_t rows = 0;
+  int64_t inputs = 0;
+};
+
+enum class ExpertFormat : uint8_t { kBF16, kNvfp4, kFp8Block };
+
+// The routed experts of one layer: records of gate, up [inner, hidden] and down [hidden, inner] (docs/artifact.md).
+struct ExpertTable {
+  ExpertFormat format = ExpertFormat::kNvfp4;
+  const std::byte* records = nullptr;
+  int64_t record_bytes = 0;
+  int64_t experts = 0;
+  int64_t inner = 0;
+  int64_t hidden = 0;
+  // NVFP4: [experts, 6]: weight_scale_2 of gate, up, down, then input_scale of gate, up, down.
+  const float* scalars = nullptr;
+};
+
+// One attention layer's part of the KV pages of one sequence. In a page: keys [kv_heads, 64, head_dim], then values
+// likewise, then pooled index keys [64 / ratio, index_dim]; elements are BF16 or FP32.
+struct KvLayer {
+  std::byte* pages = nullptr;
+  int64_t page_bytes = 0;
+  int64_t layer_offset = 0;              // of this layer in a page
+  std::span<const int32_t> block_table;  // on the host
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t index_dim = 0;  // 0 without sparse selection
+  int64_t ratio = 0;      // tokens of one index block
+  bool bf16 = true;
+};
+
+struct Rotary {
+  int64_t dims = 0;  // leading dimensions that rotate, in pairs (i, i + dims / 2)
+  double theta = 1e7;
+};
+
+// Gated residual of several streams (hyper-connection). `inject` has no data in the final mixer.
+struct HyperWeights {
+  const float* norm = nullptr;  // [streams * hidden]
+  Weight down;                  // [lowrank, streams * hidden]
+  Weight up;                    // [streams * hidden, lowrank]
+  Weight inject;                // [streams, streams * hidden]
+};
+
+struct NgramWeights {
+  Weight key;                       // [streams * hidden, embed]
+  Weight value;                     // [hidden, embed]
+  const float* norm_key = nullptr;  // [streams * hidden], as the next two
+  const float* norm_query = nullptr;
+  const float* norm_conv = nullptr;
+  const float* conv = nullptr;  // [kernel, streams * hidden], oldest tap first
+  int64_t kernel = 4;
+  int64_t dilation = 3;
+};
+
+// Attention over chosen blocks: for each token the complete blocks it sees, ascending; tokens of the unfinished block
+// follow. A token with `all` set sees everything up to itself.
+struct BlockSelection {
+  struct Row {
+    bool all = true;
+    std::vector<int32_t> blocks;
+  };
+  std::vector<Row> rows;  // on the host
+};
+
+// A column whose numbers left the range that the arithmetic holds: index of the token, or -1.
+using Fault = int64_t;
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // out[t] = the row of ids[t], `copies` times side by side. ids on the host.
+  virtual void embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) = 0;
+
+  // Each group of `width` by its own root mean square: out = x / rms * (1 + weight). x, out [tokens, groups * width].
+  virtual void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
+                        float* out) = 0;
+
+  // y = x w^T. `exact_inputs` keeps FP32 inputs where the others are rounded to BF16 (router and gates).
+  virtual void linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) = 0;
+  // The two halves of the same over the inputs, each [tokens, rows].
+  virtual void linear_halves(const float* x, int64_t tokens, const Weight& w, float* lower, float* upper) = 0;
+
+  // y[i] += x[i].
+  virtual void add(float* y, const float* x, int64_t count) = 0;
+  // y[t, s] += x[t] for every stream s. y [tokens, streams, hidden].
+  virtual void add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) = 0;
+  // out[t] = left[t] then right[t], each `width`.
+  virtual void concatenate(const float* left, const float* right, int64_t tokens, int64_t width, float* out) = 0;
+  // y = silu(gate) * up.
+  virtual void silu_multiply(const float* gate, const float* up, int64_t count, float* y) = 0;
+  // values *= sigmoid(gate).
+  virtual void sigmoid_gate(float* values, const float* gate, int64_t count) = 0;
+
+  // x [tokens, hidden] = the mix of the streams of state [tokens, streams, hidden]; inject [tokens, streams], or null
+  // in the final mixer.
+  virtual void hyper_mix(const HyperWeights& w, const float* state, int64_t tokens, int64_t streams, int64_t hidden,
+                         float eps, float* x, float* inject) = 0;
+  // state[t, s] += inject[t, s] * y[t].
+  virtual void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
+                            int64_t hidden) = 0;
+
+  // out[t] = silu of the causal convolution of x over lags (kernel - 1) * dilation … 0. `history` holds the last
+  // (kernel - 1) * dilation inputs, oldest first, and is moved on. weight [kernel, channels], oldest tap first.
+  virtual void causal_conv(const float* x, int64_t tokens, int64_t channels, const float* weight, int64_t kernel,
+                           int64_t dilation, float* history, float* out) = 0;
+
+  struct DeltaNet {
+    const float* qkv = nullptr;    // [tokens, 2 * key_heads * key_dim + value_heads * value_dim] after the convolution
+    const float* a = nullptr;      // [tokens, value_heads]
+    const float* b = nullptr;      // [tokens, value_heads]
+    const float* a_log = nullptr;  // [value_heads]
+    const float* dt_bias = nullptr;  // [value_heads]
+    int64_t tokens = 0;
+    int64_t position = 0;  // of the first token: whole 64-token chunks of the absolute grid take the chunk form
+    int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+    float* state = nullptr;  // [value_heads, key_dim, value_dim]
+    float* out = nullptr;    // [tokens, value_heads * value_dim]
+  };
+  virtual void delta_net(const DeltaNet& args) = 0;
+  // x = x / rms * weight * act(z) for each head; act is sigmoid or silu. x, z [tokens, heads * dim], weight [dim].
+  virtual void gated_norm(float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim, const float* weight,
+                          float eps, bool sigmoid) = 0;
+
+  struct AttentionInputs {
+    const float* q_gate = nullptr;  // [tokens, heads, 2, head_dim]: query, then gate
+    const float* k = nullptr;       // [tokens, kv_heads, head_dim]
+    const float* v = nullptr;
+    const float* q_norm = nullptr;  // [head_dim]
+    const float* k_norm = nullptr;
+    int64_t tokens = 0, position = 0, heads = 0;
+    float eps = 1e-6F;
+    Rotary rotary;
+    KvLayer kv;             // keys and values are appended here
+    float* q = nullptr;     // [tokens, heads, head_dim]
+    float* gate = nullptr;  // [tokens, heads, head_dim]
+  };
+  virtual void attention_inputs(const AttentionInputs& args) = 0;
+
+  struct IndexInputs {
+    const float* qk = nullptr;      // [tokens, index_heads * dim + dim]: queries, then the key
+    const float* q_norm = nullptr;  // [dim]
+    const float* k_norm = nullptr;
+    int64_t tokens = 0, position = 0, heads = 0;
+    float eps = 1e-6F;
+    Rotary rotary;
+    KvLayer kv;               // pooled keys of blocks that these tokens complete are written here
+    float* recent = nullptr;  // [kRecentKeys, dim]: raw keys of the last tokens, token p in row p mod kRecentKeys
+    float* q = nullptr;       // [tokens, heads, dim]
+  };
+  static constexpr int64_t kRecentKeys = 16;
+  virtual void index_inputs(const IndexInputs& args) = 0;
+
+  struct SelectBlocks {
+    const float* q = nullptr;  // [tokens, heads, dim] from index_inputs
+    int64_t tokens = 0, position = 0, heads = 0;
+    int64_t budget_blocks = 0;
+    KvLayer kv;
+  };
+  // The budget's best blocks for each token; the lower index among equal scores.
+  virtual void select_blocks(const SelectBlocks& args, BlockSelection& selection) = 0;
+
+  struct Attention {
+    const float* q = nullptr;  // [tokens, heads, head_dim]
+    int64_t tokens = 0, position = 0, heads = 0;
+    float scale = 1;
+    KvLayer kv;
+    const BlockSelection* selection = nullptr;  // null: causal over everything
+    float* out = nullptr;                       // [tokens, heads, head_dim]
+  };
+  virtual void attention(const Attention& args) = 0;
+
+  // Softmax over all experts, the top_k largest (the lower id among equals), normalised to sum 1. ids and weights
+  // [tokens, top_k], best first.
+  virtual void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) = 0;
+
+  struct Experts {
+    const float* x = nullptr;  // [tokens, hidden]
+    int64_t tokens = 0, top_k = 0;
+    const int32_t* ids = nullptr;    // [tokens, top_k]
+    const float* weights = nullptr;  // [tokens, top_k]
+    ExpertTable table;
+    bool quantise_activations = false;  // the canonical 4-bit arithmetic; NVFP4 only
+    float* lower = nullptr;             // [tokens, hidden]: the even experts
+    float* upper = nullptr;             // [tokens, hidden]: the odd ones
+  };
+  virtual Fault experts(const Experts& args) = 0;
+  // out = (lower + g * shared_lower) + (upper + g * shared_upper), g = sigmoid(gate[t]).
+  virtual void combine_experts(const float* lower, const float* upper, const float* shared_lower,
+                               const float* shared_upper, const float* gate, int64_t tokens, int64_t hidden,
+                               float* out) = 0;
+
+  // state += the n-gram memory's answer to rows [tokens, embed]. history [(kernel - 1) * dilation, streams * hidden].
+  virtual void ngram_memory(const NgramWeights& w, const float* rows, int64_t tokens, int64_t streams, int64_t hidden,
+                            float eps, float* history, float* state) = 0;
+};
+
+}  // namespace tandem::ops
