@@ -1,0 +1,176 @@
+#include "artifact/object.h"
+
+#include <array>
+#include <fmt/format.h>
+
+#include "base/units.h"
+
+namespace tandem::artifact {
+
+namespace {
+
+struct EncodingTraits {
+  Encoding encoding;
+  std::string_view name;
+  uint32_t element_bytes;  // plain encodings and n-gram rows; 0 for experts
+};
+
+constexpr std::array kEncodings = {
+    EncodingTraits{Encoding::kBF16, "bf16", 2},
+    EncodingTraits{Encoding::kF32, "f32", 4},
+    EncodingTraits{Encoding::kF16, "f16", 2},
+    EncodingTraits{Encoding::kI64, "i64", 8},
+    EncodingTraits{Encoding::kF8E4M3, "f8_e4m3", 1},
+    EncodingTraits{Encoding::kU8, "u8", 1},
+    EncodingTraits{Encoding::kText, "text", 1},
+    EncodingTraits{Encoding::kExpertsBF16, "experts_bf16", 0},
+    EncodingTraits{Encoding::kExpertsNvfp4, "experts_nvfp4", 0},
+    EncodingTraits{Encoding::kExpertsFp8Block, "experts_fp8_block", 0},
+    EncodingTraits{Encoding::kNgramF8E4M3, "ngram_f8_e4m3", 1},
+    EncodingTraits{Encoding::kNgramBF16, "ngram_bf16", 2},
+};
+
+const EncodingTraits& traits(Encoding encoding) {
+  return kEncodings[static_cast<size_t>(encoding)];
+}
+
+constexpr uint64_t kLargest = uint64_t{1} << 60;
+constexpr int64_t kScaleBlock = 128;
+
+// The product of the dimensions and `unit`, or nothing where one is negative or the product passes kLargest.
+std::optional<uint64_t> product(std::span<const int64_t> shape, uint64_t unit) {
+  uint64_t value = unit;
+  bool empty = false;
+  for (const int64_t dimension : shape) {
+    if (dimension < 0 || static_cast<uint64_t>(dimension) > kLargest) return std::nullopt;
+    if (dimension == 0) {
+      empty = true;
+      continue;
+    }
+    if (value > kLargest / static_cast<uint64_t>(dimension)) return std::nullopt;
+    value *= static_cast<uint64_t>(dimension);
+  }
+  return empty ? 0 : value;
+}
+
+// Bytes of one expert's gate, up and down before padding.
+std::optional<uint64_t> record_payload(Encoding encoding, int64_t inner, int64_t hidden) {
+  const std::array<int64_t, 2> matrix = {inner, hidden};
+  const std::optional<uint64_t> elements = product(matrix, 1);
+  if (!elements || *elements == 0 || *elements > kLargest / 16) return std::nullopt;
+  switch (encoding) {
+    case Encoding::kExpertsBF16:
+      return 3 * 2 * *elements;
+    case Encoding::kExpertsNvfp4:
+      // Units of 16 x 64 in both orientations: 8 bytes of codes and 1 of scale for 16 elements.
+      if (inner % 64 != 0 || hidden % 64 != 0) return std::nullopt;
+      return 3 * (*elements / 16) * 9;
+    case Encoding::kExpertsFp8Block: {
+      const uint64_t blocks = base::round_up(static_cast<uint64_t>(inner), kScaleBlock) / kScaleBlock *
+                              (base::round_up(static_cast<uint64_t>(hidden), kScaleBlock) / kScaleBlock);
+      return 3 * *elements + 3 * 2 * blocks;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<ObjectSize> experts_size(Encoding encoding, std::span<const int64_t> shape) {
+  if (shape.size() != 3 || shape[0] < 1 || shape[1] < 1 || shape[2] < 1) return std::nullopt;
+  const std::optional<uint64_t> payload = record_payload(encoding, shape[1], shape[2]);
+  if (!payload) return std::nullopt;
+  const uint64_t record = base::round_up(*payload, kAlignment);
+  const std::optional<uint64_t> bytes = product(shape.first(1), record);
+  if (!bytes) return std::nullopt;
+  return ObjectSize{.bytes = *bytes, .record_bytes = record};
+}
+
+std::optional<ObjectSize> ngram_size(Encoding encoding, std::span<const int64_t> shape) {
+  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1) return std::nullopt;
+  const std::optional<uint64_t> row = product(shape.subspan(1), traits(encoding).element_bytes);
+  if (!row || *row > kAlignment || static_cast<uint64_t>(shape[0]) > kLargest / kAlignment) return std::nullopt;
+  const uint64_t rows = ngram_rows_per_block(*row);
+  return ObjectSize{.bytes = base::round_up(static_cast<uint64_t>(shape[0]), rows) / rows * kAlignment};
+}
+
+}  // namespace
+
+std::string_view encoding_name(Encoding encoding) {
+  return traits(encoding).name;
+}
+
+std::optional<Encoding> encoding_from_name(std::string_view name) {
+  for (const EncodingTraits& entry : kEncodings) {
+    if (entry.name == name) return entry.encoding;
+  }
+  return std::nullopt;
+}
+
+bool is_experts(Encoding encoding) {
+  return encoding == Encoding::kExpertsBF16 || encoding == Encoding::kExpertsNvfp4 ||
+         encoding == Encoding::kExpertsFp8Block;
+}
+
+bool is_ngram(Encoding encoding) {
+  return encoding == Encoding::kNgramF8E4M3 || encoding == Encoding::kNgramBF16;
+}
+
+uint64_t ngram_rows_per_block(uint64_t row_bytes) {
+  return kAlignment / row_bytes;
+}
+
+std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t> shape) {
+  if (is_experts(encoding)) return experts_size(encoding, shape);
+  if (is_ngram(encoding)) return ngram_size(encoding, shape);
+  if (encoding == Encoding::kText && shape.size() != 1) return std::nullopt;
+  const std::optional<uint64_t> bytes = product(shape, traits(encoding).element_bytes);
+  if (!bytes) return std::nullopt;
+  return ObjectSize{.bytes = *bytes};
+}
+
+void place_objects(std::span<Object> objects, uint64_t part_bytes) {
+  uint32_t part = 0;
+  uint64_t end = 0;
+  for (Object& object : objects) {
+    if (end > 0 && (end >= part_bytes || object.bytes > part_bytes - end)) {
+      ++part;
+      end = 0;
+    }
+    object.part = part;
+    object.offset = end;
+    end = base::round_up(end + object.bytes, kAlignment);
+  }
+}
+
+std::vector<uint64_t> part_sizes(std::span<const Object> objects) {
+  std::vector<uint64_t> sizes;
+  for (const Object& object : objects) {
+    if (object.part >= sizes.size()) sizes.resize(object.part + size_t{1});
+    uint64_t& size = sizes[object.part];
+    size = std::max(size, base::round_up(object.offset + object.bytes, kAlignment));
+  }
+  return sizes;
+}
+
+std::string part_name(uint32_t part) {
+  return fmt::format("part-{:05}.bin", part);
+}
+
+std::string_view group_name(Group group) {
+  static constexpr std::array<std::string_view, kGroups> kNames = {"experts", "n-gram", "embeddings", "dense",
+                                                                   "draft",   "vision", "texts"};
+  return kNames[static_cast<size_t>(group)];
+}
+
+Group object_group(const Object& object) {
+  const std::string_view name = object.name;
+  if (object.encoding == Encoding::kText) return Group::kTexts;
+  if (name.starts_with("mtp.")) return Group::kDraft;
+  if (name.starts_with("model.visual.")) return Group::kVision;
+  if (name.find(".mlp.experts") != std::string_view::npos) return Group::kExperts;
+  if (name.find(".ngram_embedding") != std::string_view::npos) return Group::kNgram;
+  if (name.ends_with("embed_tokens.weight") || name.starts_with("lm_head.")) return Group::kEmbeddings;
+  return Group::kDense;
+}
+
+}  // namespace tandem::artifact
