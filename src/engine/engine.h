@@ -53,7 +53,7 @@ struct EngineStatus {
   int64_t completion_tokens = 0;
 };
 
-// A prompt that leaves no room for an answer: "prompt is 9000 tokens, the context holds 8192".
+// A prompt that leaves no room for an answer: "prompt is 9000 tokens, the context holds 8192 with the answer".
 class PromptTooLong : public base::Error {
  public:
   PromptTooLong(int64_t prompt_tokens, int64_t max_context);

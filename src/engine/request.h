@@ -23,7 +23,7 @@ struct Sampling {
   double min_p = 0.0;              // [0, 1]
   double presence_penalty = 0.0;   // [-2, 2], on tokens of the answer so far
   double frequency_penalty = 0.0;  // [-2, 2], on tokens of the answer so far
-  std::optional<uint64_t> seed;    // absent: drawn at random
+  std::optional<uint64_t> seed{};  // absent: drawn at random
 };
 
 // What a request says about sampling; what it leaves out comes from generation_config.json and the family's thinking

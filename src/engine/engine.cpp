@@ -1,0 +1,275 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <random>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "engine/generation.h"
+#include "engine/sampling_defaults.h"
+
+namespace tandem::engine {
+namespace {
+
+using GenerationPtr = std::shared_ptr<Generation>;
+
+int64_t pages_of(const Generation& generation) {
+  return static_cast<int64_t>(base::round_up(static_cast<uint64_t>(generation.most_tokens()), model::kPageTokens));
+}
+
+uint64_t random_seed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+// A step's exception ends its own request and no other.
+void guarded(Generation& generation, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const base::Error& error) {
+    generation.end_with_error(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    generation.end_with_error(base::ErrorKind::kUnavailable, "out of memory");
+  } catch (const std::exception& error) {
+    generation.end_with_error(base::ErrorKind::kInternal, error.what());
+  }
+}
+
+void check_limits(const EngineOptions& options, const EngineParts& parts) {
+  if (options.max_context < 2) base::bad_input("max-context", "{} tokens, at least 2 are needed", options.max_context);
+  if (options.prefill_chunk <= 0 || options.prefill_chunk % model::kPageTokens != 0) {
+    base::bad_input("prefill-chunk", "{} is not a positive multiple of {}", options.prefill_chunk, model::kPageTokens);
+  }
+  if (options.max_concurrency < 1 || options.max_concurrency > 64) {
+    base::bad_input("max-concurrency", "{} is outside [1, 64]", options.max_concurrency);
+  }
+  if (options.max_queue < 1) base::bad_input("max-queue", "{} is below 1", options.max_queue);
+  if (options.max_context > parts.model->capacity_tokens()) {
+    base::bad_input("max-context", "{} tokens do not fit into a KV capacity of {} tokens", options.max_context,
+                    parts.model->capacity_tokens());
+  }
+  if (parts.tokenizer.size() > parts.model->vocab()) {
+    base::bad_input(parts.model_name, "the tokenizer has {} tokens, the model only {} rows of logits",
+                    parts.tokenizer.size(), parts.model->vocab());
+  }
+}
+
+}  // namespace
+
+PromptTooLong::PromptTooLong(int64_t prompt_tokens, int64_t max_context)
+    : base::Error(base::ErrorKind::kBadInput, "",
+                  fmt::format("prompt is {} tokens, the context holds {} with the answer", prompt_tokens, max_context)),
+      prompt_tokens_(prompt_tokens),
+      max_context_(max_context) {}
+
+struct Engine::Impl {
+  Impl(EngineParts the_parts, EngineOptions the_options);
+  ~Impl();
+
+  GenerationPlan plan(Request request, UpdateSink sink);
+  std::vector<int32_t> render(const Request& request) const;
+
+  void loop();
+  bool admit();  // false: the engine is being destroyed
+  void step_all();
+
+  EngineOptions options;
+  EngineParts parts;
+  GenerationDefaults defaults;
+  std::vector<int32_t> ends;
+
+  mutable std::mutex mutex;
+  std::condition_variable wake;
+  bool stopping = false;
+  std::atomic<uint64_t> next_id = 1;
+  std::deque<GenerationPtr> queue;
+  std::unordered_map<uint64_t, GenerationPtr> live;  // queued or running
+  EngineStatus totals;
+
+  // Of the step thread alone.
+  std::vector<GenerationPtr> running;
+  int64_t reserved_tokens = 0;  // what the running requests may come to hold
+
+  std::thread thread;
+};
+
+Engine::Impl::Impl(EngineParts the_parts, EngineOptions the_options)
+    : options(std::move(the_options)), parts(std::move(the_parts)) {
+  if (options.max_context == 0) options.max_context = std::min<int64_t>(parts.config.max_position_embeddings, 32768);
+  check_limits(options, parts);
+  const std::string source = parts.model_name + ": generation_config.json";
+  defaults = GenerationDefaults::from_json(parts.generation_config, source);
+  ends = end_tokens(defaults, parts.tokenizer, source);
+  totals.max_context = options.max_context;
+  totals.max_concurrency = options.max_concurrency;
+  totals.max_queue = options.max_queue;
+  thread = std::thread([this] { loop(); });
+}
+
+Engine::Impl::~Impl() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  wake.notify_all();
+  thread.join();
+}
+
+std::vector<int32_t> Engine::Impl::render(const Request& request) const {
+  if (request.prompt_ids) {
+    const int64_t size = parts.tokenizer.size();
+    for (const int32_t id : *request.prompt_ids) {
+      if (id < 0 || id >= size) base::bad_input("prompt", "token id {} is outside [0, {})", id, size);
+    }
+    return *request.prompt_ids;
+  }
+  if (!parts.chat_template) {
+    base::bad_input(parts.model_name, "the model has no chat template, it can only continue a prompt");
+  }
+  if (request.messages.empty()) base::bad_input("messages", "the conversation is empty");
+  return text::ChatTemplate::encode(
+      parts.tokenizer, parts.chat_template->render(request.messages, request.tools, request.template_options));
+}
+
+GenerationPlan Engine::Impl::plan(Request request, UpdateSink sink) {
+  GenerationPlan plan;
+  if (request.max_tokens && *request.max_tokens < 0) {
+    base::bad_input("max_tokens", "{} is negative", *request.max_tokens);
+  }
+  plan.prompt = render(request);
+  if (plan.prompt.empty()) base::bad_input("prompt", "the prompt is empty");
+  const int64_t left = options.max_context - static_cast<int64_t>(plan.prompt.size());
+  if (left < 1) throw PromptTooLong(static_cast<int64_t>(plan.prompt.size()), options.max_context);
+  plan.max_tokens = std::min(request.max_tokens.value_or(left), left);
+
+  const bool thinking = ends_in_open_think(plan.prompt, parts.tokenizer);
+  plan.sampling = resolve_sampling(request.sampling, defaults, thinking);
+  if (!plan.sampling.seed) plan.sampling.seed = random_seed();
+  plan.answer = {.tools = std::move(request.tools),
+                 .starts_in_reasoning = thinking,
+                 .raw = request.raw,
+                 .stop = std::move(request.stop)};
+  if (!request.ignore_end_tokens) plan.end_tokens = ends;
+  plan.prefill_chunk = options.prefill_chunk;
+  plan.sink = std::move(sink);
+  plan.id = next_id++;
+  return plan;
+}
+
+// Waits for work, ends what was cancelled while it waited, and starts what fits.
+bool Engine::Impl::admit() {
+  std::vector<GenerationPtr> cancelled;
+  {
+    std::unique_lock lock(mutex);
+    wake.wait(lock, [this] { return stopping || !queue.empty() || !running.empty(); });
+    if (stopping) return false;
+    std::erase_if(queue, [&](const GenerationPtr& generation) {
+      if (!generation->cancelled()) return false;
+      live.erase(generation->id());
+      cancelled.push_back(generation);
+      return true;
+    });
+    while (!queue.empty() && running.size() < static_cast<size_t>(options.max_concurrency)) {
+      const int64_t tokens = pages_of(*queue.front());
+      // The first in the queue waits until it fits; nothing overtakes it.
+      if (!running.empty() && reserved_tokens + tokens > parts.model->capacity_tokens()) break;
+      reserved_tokens += tokens;
+      running.push_back(std::move(queue.front()));
+      queue.pop_front();
+    }
+    totals.running = static_cast<int>(running.size());
+  }
+  for (const auto& generation : cancelled) generation->end_cancelled();
+  return true;
+}
+
+void Engine::Impl::step_all() {
+  for (const auto& generation : running) {
+    const int64_t drawn = generation->outcome().completion_tokens;
+    guarded(*generation, [&] {
+      if (generation->cancelled()) {
+        generation->end_cancelled();
+        return;
+      }
+      if (!generation->started()) generation->start(*parts.model);
+      generation->step();
+    });
+    const std::lock_guard lock(mutex);
+    totals.completion_tokens += generation->outcome().completion_tokens - drawn;
+    if (!generation->ended()) continue;
+    totals.prompt_tokens += generation->outcome().prompt_tokens;
+    live.erase(generation->id());
+    reserved_tokens -= pages_of(*generation);
+  }
+  std::erase_if(running, [](const GenerationPtr& generation) { return generation->ended(); });
+  const std::lock_guard lock(mutex);
+  totals.running = static_cast<int>(running.size());
+}
+
+void Engine::Impl::loop() {
+  while (admit()) step_all();
+  for (const auto& generation : running) generation->end_cancelled();
+  running.clear();
+  // Nothing can be queued any more: submit refuses once `stopping` is set.
+  for (const auto& generation : queue) generation->end_cancelled();
+}
+
+Engine::Engine(EngineParts parts, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(parts), options)) {}
+
+Engine::~Engine() = default;
+
+Engine::RequestId Engine::submit(Request request, UpdateSink sink) {
+  auto generation =
+      std::make_shared<Generation>(impl_->plan(std::move(request), std::move(sink)), impl_->parts.tokenizer);
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->stopping) base::unavailable("", "the engine is shutting down");
+    if (impl_->queue.size() >= static_cast<size_t>(impl_->options.max_queue)) {
+      base::unavailable("", "{} requests are waiting already, no more are taken", impl_->queue.size());
+    }
+    impl_->queue.push_back(generation);
+    impl_->live.emplace(generation->id(), generation);
+  }
+  impl_->wake.notify_all();
+  return generation->id();
+}
+
+void Engine::cancel(RequestId id) {
+  const std::lock_guard lock(impl_->mutex);
+  if (const auto found = impl_->live.find(id); found != impl_->live.end()) found->second->cancel();
+}
+
+EngineStatus Engine::status() const {
+  const std::lock_guard lock(impl_->mutex);
+  EngineStatus status = impl_->totals;
+  status.waiting = static_cast<int>(impl_->queue.size());
+  return status;
+}
+
+const std::string& Engine::model_name() const {
+  return impl_->parts.model_name;
+}
+
+const model::Config& Engine::config() const {
+  return impl_->parts.config;
+}
+
+const text::Tokenizer& Engine::tokenizer() const {
+  return impl_->parts.tokenizer;
+}
+
+std::vector<int32_t> Engine::render(const Request& request) const {
+  return impl_->render(request);
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,131 @@
+#include "engine/generation.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tandem::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+Generation::Generation(GenerationPlan plan, const text::Tokenizer& tokenizer)
+    : plan_(std::move(plan)), answer_(tokenizer, std::move(plan_.answer)), sampler_(plan_.sampling, tokenizer.size()) {
+  outcome_.prompt_tokens = static_cast<int64_t>(plan_.prompt.size());
+}
+
+int64_t Generation::most_tokens() const {
+  return outcome_.prompt_tokens + plan_.max_tokens;
+}
+
+void Generation::start(TextModel& model) {
+  started_ = Clock::now();
+  sequence_ = model.create();
+}
+
+void Generation::step() {
+  if (sequence_->length() < outcome_.prompt_tokens) {
+    prefill();
+    return;
+  }
+  sequence_->forward({&outcome_.token_ids.back(), 1}, &logits_);
+  draw();
+}
+
+// Chunks end at multiples of the chunk size counted from position 0, so that a prompt is always cut at the same places.
+void Generation::prefill() {
+  const int64_t begin = sequence_->length();
+  const int64_t end = std::min(outcome_.prompt_tokens, (begin / plan_.prefill_chunk + 1) * plan_.prefill_chunk);
+  const bool last = end == outcome_.prompt_tokens;
+  const std::span<const int32_t> prompt(plan_.prompt);
+  sequence_->forward(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                     last && plan_.max_tokens > 0 ? &logits_ : nullptr);
+  if (!last) return;
+  prefilled_ = Clock::now();
+  if (plan_.max_tokens == 0) {
+    finish(FinishReason::kLength, {});
+  } else {
+    draw();
+  }
+}
+
+void Generation::draw() {
+  const int32_t token = sampler_.draw(logits_, outcome_.completion_tokens);
+  sampler_.accept(token);
+  ++outcome_.completion_tokens;
+  if (std::binary_search(plan_.end_tokens.begin(), plan_.end_tokens.end(), token)) {
+    finish(FinishReason::kStop, {});
+    return;
+  }
+  outcome_.token_ids.push_back(token);
+  if (answer_.in_reasoning()) ++outcome_.reasoning_tokens;
+  auto events = answer_.push(token);
+  if (answer_.stop_string()) {
+    finish(FinishReason::kStop, std::move(events));
+  } else if (outcome_.completion_tokens == plan_.max_tokens) {
+    finish(FinishReason::kLength, std::move(events));
+  } else {
+    deliver(std::move(events));
+  }
+}
+
+void Generation::deliver(std::vector<text::OutputEvent> events) {
+  if (events.empty()) return;
+  send({.events = std::move(events), .outcome = std::nullopt});
+  if (sink_failed_) finish(FinishReason::kCancelled, {});
+}
+
+void Generation::finish(FinishReason reason, std::vector<text::OutputEvent> events) {
+  const auto now = Clock::now();
+  if (reason != FinishReason::kCancelled && reason != FinishReason::kError) {
+    auto rest = answer_.finish();
+    events.insert(events.end(), std::make_move_iterator(rest.begin()), std::make_move_iterator(rest.end()));
+    outcome_.stop_string = answer_.stop_string();
+    if (outcome_.stop_string) reason = FinishReason::kStop;  // the held back text completed one
+    if (reason == FinishReason::kStop && answer_.has_tool_calls()) reason = FinishReason::kToolCalls;
+  }
+  ended_ = true;
+  outcome_.reason = reason;
+  const bool started = started_ != Clock::time_point{};
+  const bool prefilled = prefilled_ != Clock::time_point{};
+  outcome_.timings = {.queued_seconds = seconds(submitted_, started ? started_ : now),
+                      .prefill_seconds = started ? seconds(started_, prefilled ? prefilled_ : now) : 0,
+                      .decode_seconds = prefilled ? seconds(prefilled_, now) : 0};
+  sequence_.reset();  // its pages are free before the caller hears of the end
+  send({.events = std::move(events), .outcome = outcome_});
+}
+
+void Generation::end_cancelled() {
+  finish(FinishReason::kCancelled, {});
+}
+
+void Generation::end_with_error(base::ErrorKind kind, const std::string& message) {
+  if (ended_) return;
+  outcome_.error_kind = kind;
+  outcome_.error = message;
+  finish(FinishReason::kError, {});
+}
+
+void Generation::send(const Update& update) {
+  if (sink_failed_) return;
+  try {
+    plan_.sink(update);
+  } catch (const std::exception& error) {
+    sink_failed_ = true;
+    spdlog::warn("request {}: its receiver failed and gets no more: {}", plan_.id, error.what());
+  } catch (...) {
+    sink_failed_ = true;
+    spdlog::warn("request {}: its receiver failed and gets no more", plan_.id);
+  }
+}
+
+}  // namespace tandem::engine

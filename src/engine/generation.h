@@ -1,0 +1,78 @@
+// One request under way: its sequence, sampler and answer, advanced one step at a time.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/answer.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/text_model.h"
+#include "text/tokenizer.h"
+
+namespace tandem::engine {
+
+// What submit() made of a request.
+struct GenerationPlan {
+  uint64_t id = 0;
+  std::vector<int32_t> prompt;  // at least one token
+  int64_t max_tokens = 0;       // of the answer; prompt and answer together fit the context
+  Sampling sampling;            // with a seed
+  Answer::Options answer;
+  std::vector<int32_t> end_tokens;  // ascending; empty where nothing but max_tokens ends the answer
+  int64_t prefill_chunk = 512;
+  UpdateSink sink;
+};
+
+// All but cancel() and id() belong to the step thread.
+class Generation {
+ public:
+  // Throws base::Error{kBadInput} for stop strings that are not allowed. The tokenizer must outlive the generation.
+  Generation(GenerationPlan plan, const text::Tokenizer& tokenizer);
+
+  uint64_t id() const { return plan_.id; }
+  void cancel() { cancelled_ = true; }
+  bool cancelled() const { return cancelled_; }
+
+  // Tokens of prompt and longest answer together.
+  int64_t most_tokens() const;
+  const Outcome& outcome() const { return outcome_; }
+  bool started() const { return sequence_ != nullptr; }
+  bool ended() const { return ended_; }
+
+  // Takes a sequence of the model. Throws what TextModel::create throws.
+  void start(TextModel& model);
+  // Reads a chunk of the prompt, or draws a token; the last chunk draws the first token too. Throws what the model and
+  // the sampler throw. REQUIRES: started, not ended.
+  void step();
+  // Ends without a further step: cancelled, or with the error of a step.
+  void end_cancelled();
+  void end_with_error(base::ErrorKind kind, const std::string& message);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void prefill();
+  void draw();
+  void deliver(std::vector<text::OutputEvent> events);
+  void finish(FinishReason reason, std::vector<text::OutputEvent> events);
+  void send(const Update& update);
+
+  GenerationPlan plan_;
+  Answer answer_;
+  Sampler sampler_;
+  std::unique_ptr<TextSequence> sequence_;
+  std::vector<float> logits_;
+  Outcome outcome_;
+  std::atomic<bool> cancelled_ = false;
+  bool ended_ = false;
+  bool sink_failed_ = false;
+  Clock::time_point submitted_ = Clock::now();
+  Clock::time_point started_{};
+  Clock::time_point prefilled_{};
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,174 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/philox.h"
+
+namespace tandem::engine {
+namespace {
+
+// Up to this many, a heap of the wanted candidates is cheaper than selecting and sorting them.
+constexpr size_t kHeapLimit = 1024;
+
+int32_t argmax(std::span<const float> logits) {
+  size_t best = 0;
+  for (size_t i = 1; i < logits.size(); ++i) {
+    if (logits[i] > logits[best]) best = i;
+  }
+  return static_cast<int32_t>(best);
+}
+
+}  // namespace
+
+Sampler::Sampler(const Sampling& sampling, int64_t tokens) : sampling_(sampling), tokens_(tokens) {}
+
+bool Sampler::better(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+void Sampler::accept(int32_t token) {
+  if (sampling_.presence_penalty != 0 || sampling_.frequency_penalty != 0) ++counts_[token];
+}
+
+void Sampler::check(std::span<const float> logits, int64_t position) const {
+  if (logits.empty()) base::internal_error("sampler", "the model gave no logits for token {} of the answer", position);
+  bool finite = true;
+  for (const float logit : logits) finite &= std::abs(logit) <= std::numeric_limits<float>::max();
+  if (finite) return;
+  const auto bad = std::count_if(logits.begin(), logits.end(), [](float logit) { return !std::isfinite(logit); });
+  base::internal_error("sampler", "{} of {} logits for token {} of the answer are not finite", bad, logits.size(),
+                       position);
+}
+
+std::span<const float> Sampler::penalised(std::span<const float> logits) {
+  if (counts_.empty()) return logits;
+  adjusted_.assign(logits.begin(), logits.end());
+  for (const auto& [id, count] : counts_) {
+    if (id < 0 || static_cast<size_t>(id) >= adjusted_.size()) continue;
+    const double penalty = sampling_.presence_penalty + sampling_.frequency_penalty * static_cast<double>(count);
+    adjusted_[static_cast<size_t>(id)] -= static_cast<float>(penalty);
+  }
+  return adjusted_;
+}
+
+int32_t Sampler::draw(std::span<const float> logits, int64_t position) {
+  logits = logits.first(std::min(logits.size(), static_cast<size_t>(std::max<int64_t>(tokens_, 0))));
+  check(logits, position);
+  logits = penalised(logits);
+  if (sampling_.temperature == 0 || sampling_.top_k == 1) return argmax(logits);
+  const double u = uniform_draw(sampling_.seed.value(), static_cast<uint64_t>(position));
+  const bool all = sampling_.top_k == 0 && sampling_.top_p >= 1 && sampling_.min_p <= 0;
+  return all ? draw_from_all(logits, u) : draw_from_best(logits, u);
+}
+
+// Nothing is filtered: the inverse of the cumulative distribution in the order of ids, without sorting.
+int32_t Sampler::draw_from_all(std::span<const float> logits, double u) const {
+  const double peak = *std::max_element(logits.begin(), logits.end());
+  const auto weight_of = [&](float logit) {
+    return std::exp((static_cast<double>(logit) - peak) / sampling_.temperature);
+  };
+  double total = 0;
+  for (const float logit : logits) total += weight_of(logit);
+  double rest = u * total;
+  int32_t last = 0;  // the last token with any weight, should rounding leave a rest
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double w = weight_of(logits[i]);
+    if (w <= 0) continue;
+    last = static_cast<int32_t>(i);
+    if (rest < w) return last;
+    rest -= w;
+  }
+  return last;
+}
+
+// The probability relative to the best candidate's. REQUIRES: the best is in its place.
+double Sampler::weight(const Candidate& candidate) const {
+  const double peak = candidates_[0].logit;
+  return std::exp((static_cast<double>(candidate.logit) - peak) / sampling_.temperature);
+}
+
+// Puts the best `count` candidates in order at the front.
+void Sampler::sort_best(size_t count) {
+  if (count <= sorted_) return;
+  const auto first = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+  const auto middle = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
+  if (count - sorted_ > kHeapLimit && middle != candidates_.end()) {
+    std::nth_element(first, middle, candidates_.end(), better);
+    std::sort(first, middle, better);
+  } else {
+    std::partial_sort(first, middle, candidates_.end(), better);
+  }
+  sorted_ = count;
+}
+
+// How many of the best `kept` candidates hold `mass` of weight together; sorts no more of them than that takes.
+size_t Sampler::nucleus(size_t kept, double mass) {
+  double sum = 0;
+  for (size_t i = 0; i < kept; ++i) {
+    if (i == sorted_) sort_best(std::min(kept, sorted_ * 8));
+    sum += weight(candidates_[i]);
+    if (sum >= mass) return i + 1;
+  }
+  return kept;
+}
+
+// Fills candidates_ with the best `count` in order, in one pass that keeps a heap of them.
+void Sampler::select_best(std::span<const float> logits, size_t count) {
+  candidates_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const Candidate candidate{logits[i], static_cast<int32_t>(i)};
+    if (candidates_.size() == count) {
+      // Ids ascend, so an equal logit is no better than what is kept.
+      if (candidate.logit <= candidates_.front().logit) continue;
+      std::pop_heap(candidates_.begin(), candidates_.end(), better);
+      candidates_.pop_back();
+    }
+    candidates_.push_back(candidate);
+    std::push_heap(candidates_.begin(), candidates_.end(), better);
+  }
+  std::sort_heap(candidates_.begin(), candidates_.end(), better);
+  sorted_ = candidates_.size();
+}
+
+// How many of the best `kept` candidates top-p and min-p leave.
+size_t Sampler::filter(size_t kept) {
+  if (sampling_.top_p < 1) {
+    double total = 0;
+    for (size_t i = 0; i < kept; ++i) total += weight(candidates_[i]);
+    kept = nucleus(kept, sampling_.top_p * total);
+  }
+  if (sampling_.min_p <= 0) return kept;
+  // The peak's weight is 1, so a weight is the probability relative to the best.
+  for (size_t i = 1; i < kept; ++i) {
+    if (i == sorted_) sort_best(std::min(kept, sorted_ * 8));
+    if (weight(candidates_[i]) < sampling_.min_p) return i;
+  }
+  return kept;
+}
+
+int32_t Sampler::draw_from_best(std::span<const float> logits, double u) {
+  const bool limited = sampling_.top_k > 0 && static_cast<uint64_t>(sampling_.top_k) < logits.size();
+  size_t kept = limited ? static_cast<size_t>(sampling_.top_k) : logits.size();
+  if (limited && kept <= kHeapLimit) {
+    select_best(logits, kept);
+  } else {
+    candidates_.resize(logits.size());
+    for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], static_cast<int32_t>(i)};
+    sorted_ = 0;
+    sort_best(limited ? kept : std::min<size_t>(kept, 64));
+  }
+  kept = filter(kept);
+  double total = 0;
+  for (size_t i = 0; i < kept; ++i) total += weight(candidates_[i]);
+  double rest = u * total;
+  for (size_t i = 0; i < kept; ++i) {
+    const double w = weight(candidates_[i]);
+    if (rest < w) return candidates_[i].id;
+    rest -= w;
+  }
+  return candidates_[0].id;  // rounding left a rest
+}
+
+}  // namespace tandem::engine

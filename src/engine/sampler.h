@@ -1,0 +1,55 @@
+// Chooses the next token from the logits of one request (docs/sampling.md).
+//
+// The order is: penalties, temperature, top-k, top-p, min-p, draw. Each filter works on the probabilities of what the
+// one before left over, renormalised, and always leaves the most likely token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace tandem::engine {
+
+// Not thread-safe; one sampler an answer.
+class Sampler {
+ public:
+  // Tokens from `tokens` on are never drawn: a model's vocabulary is padded beyond the tokenizer's. `sampling` must be
+  // in range (sampling_defaults.h); its seed must be set unless the temperature is 0.
+  Sampler(const Sampling& sampling, int64_t tokens);
+
+  // The token for position `position` of the answer. The draw depends on the logits, the tokens accepted so far (where
+  // there are penalties), seed and position, and on no earlier draw. Throws base::Error{kInternal} where a logit of a
+  // token that may be drawn is not finite.
+  int32_t draw(std::span<const float> logits, int64_t position);
+  // Counts a token of the answer for the penalties.
+  void accept(int32_t token);
+
+ private:
+  struct Candidate {
+    float logit;
+    int32_t id;
+  };
+  static bool better(const Candidate& a, const Candidate& b);
+
+  std::span<const float> penalised(std::span<const float> logits);
+  void check(std::span<const float> logits, int64_t position) const;
+  int32_t draw_from_all(std::span<const float> logits, double u) const;
+  int32_t draw_from_best(std::span<const float> logits, double u);
+  void select_best(std::span<const float> logits, size_t count);
+  double weight(const Candidate& candidate) const;
+  void sort_best(size_t count);
+  size_t filter(size_t kept);
+  size_t nucleus(size_t kept, double mass);
+
+  Sampling sampling_;
+  int64_t tokens_;
+  std::unordered_map<int32_t, int64_t> counts_;
+  std::vector<float> adjusted_;
+  std::vector<Candidate> candidates_;
+  size_t sorted_ = 0;  // candidates_[0, sorted_) are the best ones, in order
+};
+
+}  // namespace tandem::engine
