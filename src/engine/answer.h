@@ -18,10 +18,10 @@ namespace tandem::engine {
 class Answer {
  public:
   struct Options {
-    base::Json tools;
+    base::Json tools{};
     bool starts_in_reasoning = false;
     bool raw = false;  // everything is content
-    std::vector<std::string> stop;
+    std::vector<std::string> stop{};
   };
   // Throws base::Error{kBadInput} for stop strings that are not allowed. The tokenizer must outlive the answer.
   Answer(const text::Tokenizer& tokenizer, Options options);

@@ -134,7 +134,6 @@ TEST(Schedule, AFullQueueIsUnavailable) {
 }
 
 TEST(Schedule, RequestsThatDoNotFitTheCapacityTogetherTakeTurns) {
-  std::atomic<int> together = 0;
   std::vector<int> order;
   auto options = endless();
   options.capacity_tokens = 256;
@@ -247,15 +246,19 @@ TEST(Schedule, LogitsThatAreNotFiniteEndTheirRequestOnly) {
 }
 
 TEST(Schedule, AFullSlotTableIsThatRequestsError) {
+  Gate gate;
   auto options = endless();
   options.slots = 1;
+  options.hook = [&](const ScriptedForward&) { gate.pass(); };
   const auto engine = scripted_engine(std::move(options));
-  const auto first = submit(*engine, prompt_of(1, 500));
-  const auto second = submit(*engine, prompt_of(1, 500));
+  const auto first = submit(*engine, prompt_of(1, 50));
+  gate.wait_for_arrivals(1);
+  const auto second = submit(*engine, prompt_of(1, 50));
+  gate.open();
   EXPECT_EQ(first.log->wait().reason, FinishReason::kLength);
   const Outcome outcome = second.log->wait();
-  // The second may also have come after the first had ended.
-  if (outcome.reason == FinishReason::kError) EXPECT_EQ(outcome.error_kind, base::ErrorKind::kUnavailable);
+  EXPECT_EQ(outcome.reason, FinishReason::kError);
+  EXPECT_EQ(outcome.error_kind, base::ErrorKind::kUnavailable);
 }
 
 TEST(Schedule, ASinkThatThrowsEndsItsRequestOnly) {
