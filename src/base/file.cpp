@@ -26,7 +26,8 @@ constexpr size_t kLargestCall = size_t{1} << 30;  // Linux transfers at most 2 G
 }
 
 int open_or_fail(const std::filesystem::path& path, int flags) {
-  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  // Without O_NONBLOCK a named pipe in a folder of weights would hang the open; regular files ignore it.
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0) fail(path, "cannot open");
   struct stat status{};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {

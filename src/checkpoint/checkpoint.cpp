@@ -1,0 +1,194 @@
+#include "checkpoint/checkpoint.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "checkpoint/safetensors.h"
+
+namespace tandem::checkpoint {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxConfigBytes = 64 << 20;
+constexpr uint64_t kMaxIndexBytes = 512 << 20;
+constexpr const char* kSingleName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
+struct FileState {
+  uint64_t bytes;
+  timespec modified;
+};
+
+FileState file_state(const base::File& file) {
+  struct stat status{};
+  if (::fstat(file.descriptor(), &status) != 0) {
+    base::bad_input(file.path().string(), "cannot be examined: {}", std::strerror(errno));
+  }
+  return {static_cast<uint64_t>(status.st_size), status.st_mtim};
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const fs::path& path) {
+  Checkpoint checkpoint;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    checkpoint.folder_ = path;
+    checkpoint.open_folder();
+    checkpoint.read_config();
+  } else if (path.extension() == ".safetensors") {
+    checkpoint.folder_ = path.parent_path();
+    checkpoint.open_shard(path);
+    checkpoint.index_names();
+  } else {
+    base::bad_input(path.string(), "{}",
+                    is_there(path) ? "is neither a folder nor a .safetensors file" : "does not exist");
+  }
+  return checkpoint;
+}
+
+void Checkpoint::open_folder() {
+  const bool index = is_there(folder_ / kIndexName);
+  const bool single = is_there(folder_ / kSingleName);
+  if (index) {
+    open_index(folder_ / kIndexName);
+  } else if (single) {
+    open_shard(folder_ / kSingleName);
+    index_names();
+  } else {
+    base::bad_input(folder_.string(), "holds neither {} nor {}", kSingleName, kIndexName);
+  }
+  if (index && single && (shards_.size() != 1 || shards_.front().path.filename() != kSingleName)) {
+    for (const Shard& shard : shards_) {
+      if (shard.path.filename() == kSingleName) return;
+    }
+    base::bad_input(folder_.string(), "holds both {} and an index that does not name it: which is meant is not clear",
+                    kSingleName);
+  }
+}
+
+void Checkpoint::open_shard(const fs::path& path) {
+  const std::string source = path.string();
+  base::File file = base::File::open_read(path);
+  const FileState state = file_state(file);
+  if (state.bytes < 8) base::bad_input(source, "holds {} bytes; a safetensors file begins with 8", state.bytes);
+  std::array<std::byte, 8> prefix;
+  file.read_at(0, prefix);
+  // The length is checked against the file before anything is allocated.
+  std::string header(safetensors_header_bytes(prefix, state.bytes, source), '\0');
+  file.read_at(8, std::as_writable_bytes(std::span(header)));
+  std::vector<Tensor> tensors =
+      parse_safetensors_header(header, state.bytes, static_cast<uint32_t>(shards_.size()), source);
+  tensors_.insert(tensors_.end(), std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end()));
+  shards_.push_back({path, state.bytes, 8 + header.size(), state.modified});
+  files_.push_back(std::move(file));
+}
+
+void Checkpoint::open_index(const fs::path& index_path) {
+  const std::string source = index_path.string();
+  const SafetensorsIndex index = parse_safetensors_index(base::read_text(index_path, kMaxIndexBytes), source);
+  std::vector<uint64_t> mapped(index.files.size());
+  for (const SafetensorsIndex::Entry& entry : index.entries) ++mapped[entry.file];
+  for (size_t i = 0; i < index.files.size(); ++i) {
+    const fs::path path = folder_ / index.files[i];
+    if (!is_there(path)) {
+      base::bad_input(path.string(), "is missing; {} of {} tensors of the checkpoint are in it", mapped[i],
+                      index.entries.size());
+    }
+    open_shard(path);
+  }
+  index_names();
+  for (const SafetensorsIndex::Entry& entry : index.entries) {
+    const Tensor* tensor = find(entry.tensor);
+    const std::string& file = index.files[entry.file];
+    if (tensor == nullptr) base::bad_input(source, "maps tensor {} to {}, which does not hold it", entry.tensor, file);
+    if (tensor->shard != entry.file) {
+      base::bad_input(source, "maps tensor {} to {}, but it is in {}", entry.tensor, file, index.files[tensor->shard]);
+    }
+  }
+  if (index.entries.size() == tensors_.size()) return;
+  // Every entry was found and none stands twice, so a tensor is left over.
+  std::unordered_map<std::string_view, uint32_t> left = by_name_;
+  for (const SafetensorsIndex::Entry& entry : index.entries) left.erase(entry.tensor);
+  for (const Tensor& tensor : tensors_) {
+    if (!left.contains(tensor.name)) continue;
+    base::bad_input(shards_[tensor.shard].path.string(), "holds tensor {} ({}), which the index does not map{}",
+                    tensor.name, describe(tensor),
+                    left.size() > 1 ? fmt::format(", and {} more", left.size() - 1) : std::string());
+  }
+}
+
+void Checkpoint::index_names() {
+  by_name_.reserve(tensors_.size());
+  for (uint32_t i = 0; i < tensors_.size(); ++i) {
+    const auto [other, fresh] = by_name_.emplace(tensors_[i].name, i);
+    if (fresh) continue;
+    base::bad_input(shards_[tensors_[i].shard].path.string(), "holds tensor {}, which is in {} too", tensors_[i].name,
+                    shards_[tensors_[other->second].shard].path.filename().string());
+  }
+}
+
+void Checkpoint::read_config() {
+  const fs::path path = folder_ / "config.json";
+  if (!is_there(path)) base::bad_input(path.string(), "is missing");
+  config_ = base::parse_json(base::read_text(path, kMaxConfigBytes), path.string());
+  if (!config_.is_object()) base::bad_input(path.string(), "is not a JSON object");
+  quantization_ = base::json_member(config_, "quantization_config");
+  const fs::path side = folder_ / "hf_quant_config.json";
+  if (!quantization_.is_null() || !is_there(side)) return;
+  const base::Json text = base::parse_json(base::read_text(side, kMaxConfigBytes), side.string());
+  quantization_ = base::json_member(text, "quantization");
+  if (!quantization_.is_object()) base::bad_input(side.string(), "lacks the object \"quantization\"");
+}
+
+const Tensor* Checkpoint::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+const Tensor& Checkpoint::at(std::string_view name) const {
+  const Tensor* tensor = find(name);
+  if (tensor == nullptr) base::bad_input(folder_.string(), "lacks the tensor {}", name);
+  return *tensor;
+}
+
+void Checkpoint::check_unchanged(uint32_t shard) const {
+  const Shard& known = shards_[shard];
+  const FileState now = file_state(files_[shard]);
+  if (now.bytes != known.bytes) {
+    base::bad_input(known.path.string(), "changed since it was opened: it held {} bytes and holds {} now", known.bytes,
+                    now.bytes);
+  }
+  if (now.modified.tv_sec != known.modified.tv_sec || now.modified.tv_nsec != known.modified.tv_nsec) {
+    base::bad_input(known.path.string(), "was written to since it was opened");
+  }
+}
+
+void Checkpoint::read(const Tensor& tensor, uint64_t offset, std::span<std::byte> out) const {
+  if (offset > tensor.bytes || out.size() > tensor.bytes - offset) {
+    base::internal_error(shards_[tensor.shard].path.string(),
+                         "bytes {} to {} were to be read of tensor {}, which has {}", offset, offset + out.size(),
+                         tensor.name, tensor.bytes);
+  }
+  check_unchanged(tensor.shard);
+  files_[tensor.shard].read_at(tensor.offset + offset, out);
+}
+
+std::vector<std::byte> Checkpoint::read(const Tensor& tensor) const {
+  std::vector<std::byte> out(tensor.bytes);
+  read(tensor, 0, out);
+  return out;
+}
+
+}  // namespace tandem::checkpoint
