@@ -136,7 +136,7 @@ apt_steps() {
   while IFS= read -r line; do
     case $line in
       *' newly installed, '*) total=$(sed -E 's/.* ([0-9]+) newly installed.*/\1/' <<<"$line") ;;
-      Get:* | Unpacking\ * | Setting\ up\ *) steps=$((steps + 1)) && printf '%d %d\n' "$steps" $((3 * total)) ;;
+      Get:* | Unpacking\ * | Setting\ up\ *) steps=$((steps < 3 * total ? steps + 1 : steps)) && printf '%d %d\n' "$steps" $((3 * total)) ;;
       E:* | W:* | dpkg:* | *' errors '*) printf '%s\n' "$line" ;;
     esac
   done

@@ -33,7 +33,7 @@ progress() {
 # progress_left DONE TOTAL MICROSECONDS: "about 20 s left", judged by the rate so far.
 progress_left() {
   (($1 == 0)) && printf 'just begun' && return
-  printf 'about %d s left' $((($3 / 1000 * ($2 - $1) / $1 + 500) / 1000))
+  printf 'about %d s left' $((($3 * ($2 - $1) / $1 + 500000) / 1000000))
 }
 
 progress_bar() {
