@@ -34,6 +34,18 @@ struct Message {
 // The text of all text parts, joined.
 std::string content_text(const Message& message);
 
+// The `messages` of an OpenAI chat request as a conversation that the template accepts: read_messages, then
+// merge_system_messages.
+std::vector<Message> messages_from_json(const base::Json& messages);
+
+// The messages in their order, none merged (docs/text.md, "Messages"). Throws base::Error{kBadInput} that names the
+// place, such as messages[3].content[1].type, for unknown roles and part types and for values of a wrong type.
+std::vector<Message> read_messages(const base::Json& messages);
+
+// Puts what all system messages say, in order and parted by blank lines, into one system message in front: the template
+// takes no other, and clients send several, or one in the middle.
+std::vector<Message> merge_system_messages(std::vector<Message> messages);
+
 enum class ReasoningEffort { kLow, kMedium, kHigh };  // kHigh is the template's "xhigh", its default
 
 struct TemplateOptions {

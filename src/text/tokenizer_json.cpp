@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "text/byte_level.h"
+#include "text/printable.h"
 
 namespace tandem::text {
 
@@ -19,17 +20,11 @@ constexpr int64_t kMaxIds = 1 << 20;
 constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kMaxAddedTokens = 8192;
 
-std::string shown(std::string_view text) {
-  constexpr size_t kShown = 40;
-  std::string out = text.size() <= kShown ? std::string(text) : std::string(text.substr(0, kShown)) + "…";
-  return Json(out).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
-
 // What a component calls itself, for messages: its type, or that it has none.
 std::string type_of(const Json& component) {
   if (component.is_null()) return "none";
   const Json& type = base::json_member(component, "type");
-  return type.is_string() ? shown(type.get<std::string>()) : "one without a type";
+  return type.is_string() ? printable(type.get<std::string>()) : "one without a type";
 }
 
 void require_type(const Json& component, const char* what, const char* expected, const std::string& source) {
@@ -60,7 +55,7 @@ std::string read_split_pattern(const Json& pre_tokenizer, const std::string& sou
   require_flag(steps[1], "use_regex", false, "second step of the pre-tokenizer", source);
   require_flag(split, "invert", false, "Split step", source);
   const std::string behavior = base::json_string(split, "behavior", source);
-  if (behavior != "Isolated") base::bad_input(source, "the Split step must be Isolated, found {}", shown(behavior));
+  if (behavior != "Isolated") base::bad_input(source, "the Split step must be Isolated, found {}", printable(behavior));
   const Json& pattern = base::json_member(base::json_member(split, "pattern"), "Regex");
   if (!pattern.is_string()) base::bad_input(source, "the Split step must have a pattern of the kind Regex");
   return pattern.get<std::string>();
@@ -81,14 +76,15 @@ void check_model(const Json& model, const std::string& source) {
   if (!dropout.is_null() && dropout != 0) base::bad_input(source, "the model has a dropout, which is not supported");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const std::string affix = base::json_string(model, key, "", source);
-    if (!affix.empty()) base::bad_input(source, "the model has \"{}\": {}, which is not supported", key, shown(affix));
+    if (!affix.empty())
+      base::bad_input(source, "the model has \"{}\": {}, which is not supported", key, printable(affix));
   }
 }
 
 int32_t checked_id(const Json& value, std::string_view token, const std::string& source) {
   const bool whole = value.is_number_integer();
   if (!whole || (value.is_number_unsigned() ? value.get<uint64_t>() >= kMaxIds : true)) {
-    base::bad_input(source, "the token {} has the id {}; a whole number from 0 to {} is expected", shown(token),
+    base::bad_input(source, "the token {} has the id {}; a whole number from 0 to {} is expected", printable(token),
                     value.is_number() ? value.dump() : value.type_name(), kMaxIds - 1);
   }
   return static_cast<int32_t>(value.get<uint64_t>());
@@ -97,7 +93,8 @@ int32_t checked_id(const Json& value, std::string_view token, const std::string&
 void check_spelling(std::string_view token, const std::string& source) {
   if (token.empty()) base::bad_input(source, "has a token without characters");
   if (token.size() > kMaxTokenBytes) {
-    base::bad_input(source, "the token {} has {} bytes; {} are allowed", shown(token), token.size(), kMaxTokenBytes);
+    base::bad_input(source, "the token {} has {} bytes; {} are allowed", printable(token), token.size(),
+                    kMaxTokenBytes);
   }
 }
 
@@ -113,7 +110,8 @@ class Vocabulary {
       const auto at = static_cast<size_t>(id);
       if (at >= by_id_.size()) by_id_.resize(at + 1);
       if (!by_id_[at].empty()) {
-        base::bad_input(source, "the tokens {} and {} have the same id {}", shown(by_id_[at]), shown(token), id);
+        base::bad_input(source, "the tokens {} and {} have the same id {}", printable(by_id_[at]), printable(token),
+                        id);
       }
       by_id_[at] = token;
       ids_.emplace(token, id);
@@ -126,7 +124,7 @@ class Vocabulary {
   }
   int32_t require(std::string_view token, size_t rank, const char* what) const {
     const auto id = find(token);
-    if (!id) base::bad_input(source_, "merge {} {} {}, which is not in the vocabulary", rank, what, shown(token));
+    if (!id) base::bad_input(source_, "merge {} {} {}, which is not in the vocabulary", rank, what, printable(token));
     return *id;
   }
   const std::vector<std::string_view>& by_id() const { return by_id_; }
@@ -172,7 +170,7 @@ AddedTokenEntry read_added_token(const Json& value, const std::string& source) {
   entry.content = base::json_string(value, "content", source + ": added token");
   check_spelling(entry.content, source);
   entry.id = checked_id(base::json_member(value, "id"), entry.content, source);
-  const std::string what = "added token " + shown(entry.content);
+  const std::string what = "added token " + printable(entry.content);
   for (const char* flag : {"single_word", "lstrip", "rstrip"}) require_flag(value, flag, false, what.c_str(), source);
   entry.special = base::json_bool(value, "special", false, source);
   entry.normalized = base::json_bool(value, "normalized", !entry.special, source);
@@ -190,17 +188,17 @@ void read_added_tokens(const Json& list, const Vocabulary& vocabulary, Tokenizer
   for (const Json& value : list) {
     AddedTokenEntry& entry = data.added.emplace_back(read_added_token(value, source));
     if (!seen.emplace(entry.content, entry.id).second) {
-      base::bad_input(source, "has the added token {} twice", shown(entry.content));
+      base::bad_input(source, "has the added token {} twice", printable(entry.content));
     }
     const auto known = vocabulary.find(entry.content);
     if (known && *known != entry.id) {
-      base::bad_input(source, "the added token {} has the id {}, but {} in the vocabulary", shown(entry.content),
+      base::bad_input(source, "the added token {} has the id {}, but {} in the vocabulary", printable(entry.content),
                       entry.id, *known);
     }
     const auto at = static_cast<size_t>(entry.id);
     if (at >= data.token_bytes.size()) data.token_bytes.resize(at + 1);
     if (!known && !data.token_bytes[at].empty()) {
-      base::bad_input(source, "the added token {} has the id {} of another token", shown(entry.content), entry.id);
+      base::bad_input(source, "the added token {} has the id {} of another token", printable(entry.content), entry.id);
     }
     data.token_bytes[at] = entry.content;
   }
