@@ -2,8 +2,8 @@
 # Installs the distribution's packages that Tandem needs; only those that are missing, nothing from elsewhere.
 #
 #   tools/install-deps.sh           what ./demo needs: compiler, build tools, libraries, curl and jq
-#   tools/install-deps.sh --check   and what ./check needs: the formatter, clang-tidy, Python, ccache
-#   tools/install-deps.sh --all     and what ./check all needs: clang with its sanitizer runtimes, npm where absent
+#   tools/install-deps.sh --check   and what ./check needs: the formatter, Python, ccache
+#   tools/install-deps.sh --all     and what ./check all needs: clang with clang-tidy and its runtimes, ShellCheck, npm
 #   --list                          print the missing packages and install nothing (exit code 1 if there are any)
 #
 # For Debian 12 and Ubuntu 24.04. docs/dependencies.md says what each library is for.
@@ -17,8 +17,8 @@ readonly build_packages=(
   libhwloc-dev libgtest-dev libgmock-dev
   curl jq ca-certificates
 )
-readonly check_packages=(clang-format-19 clang-tidy-19 python3 ccache)
-readonly all_packages=(clang-19 libclang-rt-19-dev)
+readonly check_packages=(clang-format-19 python3 ccache)
+readonly all_packages=(clang-tidy-19 shellcheck clang-19 libclang-rt-19-dev)
 readonly boost_minimum=1.81
 
 fail() {
@@ -91,7 +91,7 @@ main() {
   while read -r package; do
     case $package in
       ninja-build) command=ninja ;;
-      g++ | cmake | pkg-config | curl | jq | python3 | ccache | clang-*-19 | clang-19) command=$package ;;
+      g++ | cmake | pkg-config | curl | jq | python3 | ccache | shellcheck | clang-*-19 | clang-19) command=$package ;;
       *) command= ;;
     esac
     [[ -n $command ]] && command -v "$command" >/dev/null && continue
