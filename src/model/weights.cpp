@@ -19,7 +19,7 @@ constexpr uint64_t kReadBytes = 8 << 20;
 uint64_t loadable_bytes(const artifact::Artifact& artifact) {
   uint64_t bytes = 0;
   for (const artifact::Object& object : artifact.objects()) {
-    const bool on_disk = object.encoding == Encoding::kNgramF8E4M3 || object.encoding == Encoding::kNgramBF16;
+    const bool on_disk = artifact::is_ngram(object.encoding) || object.encoding == Encoding::kText;
     if (!on_disk && !object.name.starts_with("model.visual.")) bytes += object.bytes;
   }
   return bytes;

@@ -1,0 +1,109 @@
+#include "tests/golden/support.h"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <map>
+#include <unistd.h>
+
+#include "convert/convert.h"
+
+namespace tandem::golden {
+
+namespace {
+
+std::filesystem::path source_folder(const std::string& name) {
+  const std::filesystem::path root = TANDEM_SOURCE_DIR;
+  return name == "qsa-random" ? root / "tests/golden/qsa-random" : root / "models" / name;
+}
+
+// Owns the temporary folder of converted models for the length of the process.
+struct Artifacts {
+  std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("tandem_golden_" + std::to_string(::getpid()));
+  std::map<std::string, artifact::Artifact> opened;
+
+  ~Artifacts() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
+};
+
+template <typename T>
+std::vector<T> values(const checkpoint::Checkpoint& file, const std::string& name, checkpoint::Dtype dtype) {
+  const checkpoint::Tensor& tensor = file.at(name);
+  EXPECT_EQ(tensor.dtype, dtype) << name;
+  std::vector<T> out(tensor.bytes / sizeof(T));
+  file.read(tensor, 0, std::as_writable_bytes(std::span(out)));
+  return out;
+}
+
+}  // namespace
+
+Reference::Reference(const std::string& file)
+    : file_(checkpoint::Checkpoint::open(std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/golden" / file)) {}
+std::vector<float> Reference::floats(const std::string& name) const {
+  return values<float>(file_, name, checkpoint::Dtype::kF32);
+}
+std::vector<int32_t> Reference::ints(const std::string& name) const {
+  return values<int32_t>(file_, name, checkpoint::Dtype::kI32);
+}
+std::vector<uint8_t> Reference::bytes(const std::string& name) const {
+  return values<uint8_t>(file_, name, checkpoint::Dtype::kU8);
+}
+std::vector<int64_t> Reference::shape(const std::string& name) const {
+  return file_.at(name).shape;
+}
+
+const artifact::Artifact& demo_artifact(const std::string& name) {
+  static Artifacts artifacts;
+  const auto found = artifacts.opened.find(name);
+  if (found != artifacts.opened.end()) return found->second;
+  std::filesystem::create_directories(artifacts.folder);
+  const std::filesystem::path out = artifacts.folder / (name + ".tandem");
+  convert::Options options;
+  options.quiet = true;
+  convert::convert(source_folder(name), out, options);
+  return artifacts.opened.emplace(name, artifact::Artifact::open(out)).first->second;
+}
+
+Loaded::Loaded(const std::string& name, const model::LoadOptions& options, int64_t tokens)
+    : model_(model::Model::load(demo_artifact(name), pool_, options)),
+      sequences_(std::make_unique<context::SequencePool>(*model_, 2 * tokens, 2)) {}
+
+double largest_difference(const std::vector<float>& got, const std::vector<float>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    const double difference = std::fabs(static_cast<double>(got[i]) - want[i]);
+    largest = std::isnan(difference) ? INFINITY : std::max(largest, difference);
+  }
+  return largest;
+}
+
+double relative_norm(const std::vector<float>& got, const std::vector<float>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  const double relative = std::sqrt(difference / norm);
+  return std::isnan(relative) ? INFINITY : relative;
+}
+
+int32_t argmax(const float* row, int64_t count) {
+  return static_cast<int32_t>(std::max_element(row, row + count) - row);
+}
+
+std::vector<float> last_rows(const std::vector<float>& all, int64_t layers, int64_t tokens, int64_t rows) {
+  const int64_t width = static_cast<int64_t>(all.size()) / (layers * tokens);
+  std::vector<float> out;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto end = all.begin() + (layer + 1) * tokens * width;
+    out.insert(out.end(), end - rows * width, end);
+  }
+  return out;
+}
+
+}  // namespace tandem::golden

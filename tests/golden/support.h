@@ -1,0 +1,60 @@
+// The reference tensors (README.md beside this file) and the demo models loaded for comparison with them.
+#pragma once
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/pool.h"
+#include "checkpoint/checkpoint.h"
+#include "context/sequence.h"
+#include "model/model.h"
+
+namespace tandem::golden {
+
+// One file of reference tensors.
+class Reference {
+ public:
+  explicit Reference(const std::string& file);  // below tests/golden
+  std::vector<float> floats(const std::string& name) const;
+  std::vector<int32_t> ints(const std::string& name) const;
+  std::vector<uint8_t> bytes(const std::string& name) const;
+  std::vector<int64_t> shape(const std::string& name) const;
+
+ private:
+  checkpoint::Checkpoint file_;
+};
+
+// The artifact of a demo model, converted once a process into a temporary folder that is removed at its end.
+const artifact::Artifact& demo_artifact(const std::string& name);  // demo-dense, demo-flash, qsa-random
+
+// A loaded model with room for one or two sequences.
+class Loaded {
+ public:
+  Loaded(const std::string& name, const model::LoadOptions& options, int64_t tokens = 4096);
+  model::Model& model() { return *model_; }
+  context::Sequence sequence() { return sequences_->create(); }
+
+ private:
+  base::WorkerPool pool_{0};
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<context::SequencePool> sequences_;
+};
+
+inline model::LoadOptions reference_options() {
+  model::LoadOptions options;
+  options.activations = model::Activations::kF32;
+  options.expert_mode = model::ExpertMode::kW4A16;
+  return options;
+}
+
+// Largest absolute difference, and the norm of the difference over the norm of the wanted values.
+double largest_difference(const std::vector<float>& got, const std::vector<float>& want);
+double relative_norm(const std::vector<float>& got, const std::vector<float>& want);
+int32_t argmax(const float* row, int64_t count);
+// Rows [first, first + rows) of each of `layers` blocks of `tokens` rows.
+std::vector<float> last_rows(const std::vector<float>& values, int64_t layers, int64_t tokens, int64_t rows);
+
+}  // namespace tandem::golden
