@@ -53,6 +53,15 @@ size_t utf8_valid_prefix(std::string_view text, size_t at) {
   return end - at;
 }
 
+size_t utf8_finished(std::string_view text) {
+  // Only the last three bytes can be an unfinished character.
+  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const Utf8Char last = utf8_at(text, text.size() - back);
+    if (last.kind == Utf8Kind::kIncomplete && static_cast<size_t>(last.bytes) == back) return text.size() - back;
+  }
+  return text.size();
+}
+
 std::string utf8_repaired(std::string_view text) {
   std::string out;
   out.reserve(text.size());

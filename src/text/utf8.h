@@ -25,6 +25,9 @@ Utf8Char utf8_at(std::string_view text, size_t at);
 // Bytes from `at` on that are whole characters.
 size_t utf8_valid_prefix(std::string_view text, size_t at);
 
+// Bytes up to a character that the end of the text cuts, or all of them. What comes before may be invalid.
+size_t utf8_finished(std::string_view text);
+
 // `text` with each invalid or incomplete sequence replaced by U+FFFD.
 std::string utf8_repaired(std::string_view text);
 
