@@ -100,6 +100,7 @@ void Checkpoint::open_index(const fs::path& index_path) {
   const SafetensorsIndex index = parse_safetensors_index(base::read_text(index_path, kMaxIndexBytes), source);
   std::vector<uint64_t> mapped(index.files.size());
   for (const SafetensorsIndex::Entry& entry : index.entries) ++mapped[entry.file];
+  tensors_.reserve(index.entries.size());
   for (size_t i = 0; i < index.files.size(); ++i) {
     const fs::path path = folder_ / index.files[i];
     if (!is_there(path)) {

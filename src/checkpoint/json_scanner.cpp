@@ -49,6 +49,14 @@ bool has_control_characters(std::string_view utf8) {
   return false;
 }
 
+std::string printable(std::string_view text) {
+  std::string out(text.substr(0, 64));
+  for (char& c : out) {
+    if (c < 0x20 || c >= 0x7F) c = '?';
+  }
+  return text.size() > 64 ? out + "..." : out;
+}
+
 void JsonScanner::skip_space() {
   while (position_ < text_.size()) {
     const char c = text_[position_];

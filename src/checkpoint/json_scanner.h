@@ -79,5 +79,7 @@ class JsonScanner {
 
 // Whether decoded text holds a control character (C0, DEL or C1): no name may.
 bool has_control_characters(std::string_view utf8);
+// At most 64 bytes of a text from a file, with '?' for what would not print in one line.
+std::string printable(std::string_view text);
 
 }  // namespace tandem::checkpoint

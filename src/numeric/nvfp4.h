@@ -41,6 +41,11 @@ struct Nvfp4Scale {
   float multiplier() const { return direction == Direction::kMultiplier ? stored : 1.0f / stored; }
   // Finite, positive and between kNvfp4LeastScale and kNvfp4GreatestScale.
   bool valid() const { return stored >= kNvfp4LeastScale && stored <= kNvfp4GreatestScale; }
+  // Whether a weight's scale fits its direction: weights are far below 2688, so multipliers are below 1 and divisors
+  // above. False means that the direction was most likely mistaken.
+  bool plausible_for_weights() const {
+    return valid() && (direction == Direction::kMultiplier ? stored < 1 : stored > 1);
+  }
 };
 
 // Bytes of the two planes; inputs must be a multiple of 16.

@@ -67,6 +67,13 @@ TEST(Nvfp4, TensorScalesOutsideTheBoundsAreNotValid) {
   EXPECT_TRUE((Nvfp4Scale{5e-5f}).valid());
 }
 
+TEST(Nvfp4, AMistakenDirectionIsNoticed) {
+  EXPECT_TRUE((Nvfp4Scale{5e-5f}).plausible_for_weights());
+  EXPECT_FALSE((Nvfp4Scale{20000.0f}).plausible_for_weights());
+  EXPECT_TRUE((Nvfp4Scale{20000.0f, Nvfp4Scale::Direction::kDivisor}).plausible_for_weights());
+  EXPECT_FALSE((Nvfp4Scale{5e-5f, Nvfp4Scale::Direction::kDivisor}).plausible_for_weights());
+}
+
 TEST(Nvfp4, WritingFollowsTheRule) {
   constexpr int64_t kRows = 3;
   constexpr int64_t kInputs = 64;
