@@ -211,5 +211,30 @@ TEST(GoldenBf16, LogitsStayWithinTheStatedTolerance) {
   }
 }
 
+// The third family has no demo; a tiny checkpoint with random weights (recipe/make_moe_random.py) stands for it.
+TEST(GoldenMoe, LogitsHiddenStatesAndRoutesAreTheReferences) {
+  Loaded loaded("moe-random", reference_options());
+  const Reference reference("moe-random.safetensors");
+  const auto ids = reference.ints("input_ids");
+  const int64_t layers = loaded.model().config().layers;
+  const auto tokens = static_cast<int64_t>(ids.size());
+  context::Sequence sequence = loaded.sequence();
+  model::ForwardRequest request;
+  request.logits = reference.shape("logits")[0];
+  request.hidden = true;
+  request.routing = true;
+  model::ForwardOutput output;
+  sequence.forward(ids, request, output);
+  const int64_t rows = reference.shape("hidden")[1];
+  EXPECT_LE(largest_difference(output.logits, reference.floats("logits")), 1e-3);
+  EXPECT_LE(relative_norm(last_rows(output.hidden, layers, tokens, rows), reference.floats("hidden")), 1e-4);
+  const std::vector<float> routes(output.router_ids.begin(), output.router_ids.end());
+  const auto want = reference.ints("router_ids");
+  EXPECT_EQ(last_rows(routes, layers, tokens, rows), std::vector<float>(want.begin(), want.end()));
+  EXPECT_LE(
+      largest_difference(last_rows(output.router_weights, layers, tokens, rows), reference.floats("router_weights")),
+      1e-4);
+}
+
 }  // namespace
 }  // namespace tandem::golden

@@ -13,7 +13,7 @@ namespace {
 
 std::filesystem::path source_folder(const std::string& name) {
   const std::filesystem::path root = TANDEM_SOURCE_DIR;
-  return name == "qsa-random" ? root / "tests/golden/qsa-random" : root / "models" / name;
+  return name.ends_with("-random") ? root / "tests/golden" / name : root / "models" / name;
 }
 
 // Owns the temporary folder of converted models for the length of the process.

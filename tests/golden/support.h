@@ -28,7 +28,7 @@ class Reference {
 };
 
 // The artifact of a demo model, converted once a process into a temporary folder that is removed at its end.
-const artifact::Artifact& demo_artifact(const std::string& name);  // demo-dense, demo-flash, qsa-random
+const artifact::Artifact& demo_artifact(const std::string& name);  // demo-dense, demo-flash, …-random
 
 // A loaded model with room for one or two sequences.
 class Loaded {
