@@ -25,7 +25,8 @@ ApiError api_error(const base::Error& error) {
   switch (error.kind()) {
     case base::ErrorKind::kBadInput: {
       ApiError out = http_error(400, error.what(), "invalid_value");
-      out.param = error.source();
+      // A field's path; other sources ("request body") are words for people.
+      if (error.source().find(' ') == std::string::npos) out.param = error.source();
       return out;
     }
     case base::ErrorKind::kUnavailable: {

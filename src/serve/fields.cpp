@@ -1,0 +1,65 @@
+#include "serve/fields.h"
+
+namespace tandem::serve {
+
+using base::Json;
+
+namespace {
+
+[[noreturn]] void wrong_type(const Json& value, const char* key, const std::string& path, const char* expected) {
+  base::bad_input(path + key, "must be {}, not {}", expected, value.type_name());
+}
+
+}  // namespace
+
+Json parse_object(const std::string& body) {
+  if (body.empty()) base::bad_input("request body", "is empty; a JSON object is expected");
+  Json object = base::parse_json(body, "request body");
+  if (!object.is_object()) base::bad_input("request body", "must be a JSON object, not {}", object.type_name());
+  return object;
+}
+
+std::optional<double> number_field(const Json& object, const char* key, const std::string& path) {
+  const Json& value = base::json_member(object, key);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_number()) wrong_type(value, key, path, "a number");
+  return value.get<double>();
+}
+
+std::optional<int64_t> int_field(const Json& object, const char* key, const std::string& path) {
+  const Json& value = base::json_member(object, key);
+  if (value.is_null()) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) {
+    base::bad_input(path + key, "{} is too large", value.get<uint64_t>());
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number()) wrong_type(value, key, path, "a whole number");
+  const double number = value.get<double>();
+  // Within these bounds every double that is whole is that very integer.
+  if (!(number > -9e15 && number < 9e15) || number != static_cast<double>(static_cast<int64_t>(number))) {
+    base::bad_input(path + key, "must be a whole number, not {}", number);
+  }
+  return static_cast<int64_t>(number);
+}
+
+std::optional<bool> bool_field(const Json& object, const char* key, const std::string& path) {
+  const Json& value = base::json_member(object, key);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_boolean()) wrong_type(value, key, path, "true or false");
+  return value.get<bool>();
+}
+
+std::optional<std::string> string_field(const Json& object, const char* key, const std::string& path) {
+  const Json& value = base::json_member(object, key);
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_string()) wrong_type(value, key, path, "a string");
+  return value.get<std::string>();
+}
+
+const Json& object_field(const Json& object, const char* key, const std::string& path) {
+  const Json& value = base::json_member(object, key);
+  if (!value.is_null() && !value.is_object()) wrong_type(value, key, path, "an object");
+  return value;
+}
+
+}  // namespace tandem::serve

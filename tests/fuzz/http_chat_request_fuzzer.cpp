@@ -1,0 +1,21 @@
+// The body of POST /v1/chat/completions: any bytes become a request or a base::Error of bad input.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+#include "serve/chat_request.h"
+#include "serve/errors.h"
+#include "serve/fields.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    (void)tandem::serve::chat_request(
+        tandem::serve::parse_object(std::string(reinterpret_cast<const char*>(data), size)));
+  } catch (const tandem::base::Error& error) {
+    if (error.kind() != tandem::base::ErrorKind::kBadInput) std::abort();
+    (void)tandem::serve::openai_error(tandem::serve::api_error(error));
+  }
+  return 0;
+}
