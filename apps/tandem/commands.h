@@ -11,4 +11,8 @@ namespace tandem::app {
 
 struct NegativeAnswer {};
 
+void add_convert(CLI::App& app);
+void add_verify(CLI::App& app);
+void add_inspect(CLI::App& app);
+
 }  // namespace tandem::app

@@ -14,6 +14,9 @@ namespace {
 
 void add_commands(CLI::App& app) {
   app.require_subcommand(1);
+  add_convert(app);
+  add_verify(app);
+  add_inspect(app);
 }
 
 int fail(int code, const std::string& message) {

@@ -1,0 +1,94 @@
+#include "convert/object_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/units.h"
+
+namespace tandem::convert {
+
+namespace {
+
+// Far beyond any calibrated multiplier, and where the arithmetic of the experts would lose bits (numeric/nvfp4.h).
+constexpr float kLeastScale = 0x1p-100f;
+constexpr float kGreatestScale = 0x1p100f;
+
+[[noreturn]] void refuse(const checkpoint::Tensor& tensor, uint64_t element, std::string_view what) {
+  std::vector<uint64_t> index(tensor.shape.size());
+  for (size_t i = tensor.shape.size(); i-- > 0;) {
+    index[i] = element % static_cast<uint64_t>(tensor.shape[i]);
+    element /= static_cast<uint64_t>(tensor.shape[i]);
+  }
+  base::bad_input(tensor.name, "{} at [{}] of {}", what, fmt::join(index, ", "), checkpoint::describe(tensor));
+}
+
+template <typename Value, typename Refused>
+void check_each(const checkpoint::Tensor& tensor, uint64_t offset, std::span<const std::byte> bytes,
+                std::string_view expected, Refused refused) {
+  for (uint64_t i = 0; i + sizeof(Value) <= bytes.size(); i += sizeof(Value)) {
+    Value value;
+    std::memcpy(&value, bytes.data() + i, sizeof(Value));
+    if (refused(value))
+      refuse(tensor, (offset + i) / sizeof(Value), fmt::format("holds 0x{:X}, which is no {}", value, expected));
+  }
+}
+
+bool bad_multiplier(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value != 0 && !(value >= kLeastScale && value <= kGreatestScale);
+}
+
+}  // namespace
+
+ObjectPlan::ObjectPlan(std::string name, artifact::Encoding encoding, std::vector<int64_t> shape) {
+  object_.name = std::move(name);
+  object_.encoding = encoding;
+  object_.shape = std::move(shape);
+  const std::optional<artifact::ObjectSize> size = artifact::object_size(encoding, object_.shape);
+  if (!size) {
+    base::bad_input(object_.name, "has the shape [{}], which {} cannot hold{}", fmt::join(object_.shape, ", "),
+                    artifact::encoding_name(encoding),
+                    encoding == artifact::Encoding::kExpertsNvfp4 ? " (inner and hidden must be multiples of 64)" : "");
+  }
+  object_.bytes = size->bytes;
+  object_.record_bytes = size->record_bytes;
+}
+
+uint64_t ObjectPlan::chunks() const {
+  return base::round_up(object_.bytes, chunk_bytes_) / chunk_bytes_;
+}
+
+uint64_t ObjectPlan::chunk_size(uint64_t chunk) const {
+  return std::min(chunk_bytes_, object_.bytes - chunk * chunk_bytes_);
+}
+
+void check_values(Check check, const checkpoint::Tensor& tensor, uint64_t offset, std::span<const std::byte> bytes) {
+  switch (check) {
+    case Check::kNone:
+      return;
+    case Check::kE4M3:
+      check_each<uint8_t>(tensor, offset, bytes, "finite E4M3 number",
+                          [](uint8_t code) { return (code & 0x7f) == 0x7f; });
+      return;
+    case Check::kUE4M3:
+      check_each<uint8_t>(tensor, offset, bytes, "block scale: finite and not negative",
+                          [](uint8_t code) { return code >= 0x7f; });
+      return;
+    case Check::kBF16Scales:
+      check_each<uint16_t>(tensor, offset, bytes, "scale: finite and not negative",
+                           [](uint16_t bits) { return bits > 0x7f7f; });
+      return;
+    case Check::kF32Scales:
+      check_each<uint32_t>(tensor, offset, bytes, "scale: 0 or between 2^-100 and 2^100", bad_multiplier);
+      return;
+  }
+}
+
+bool all_zero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+}  // namespace tandem::convert

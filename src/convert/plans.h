@@ -1,0 +1,45 @@
+// The plans of the published formats: every code and scale is kept bit for bit.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "convert/object_plan.h"
+
+namespace tandem::convert {
+
+// A file of the checkpoint as it is.
+std::unique_ptr<ObjectPlan> plan_text(std::string name, std::string content);
+
+// A tensor as it is, under its own name. Throws for a dtype that no plain encoding holds.
+std::unique_ptr<ObjectPlan> plan_tensor(const checkpoint::Tensor& tensor, Check check = Check::kNone);
+
+// The n-gram table from its shards in numeric order, each [rows, width] of one dtype (F8_E4M3 or BF16).
+std::unique_ptr<ObjectPlan> plan_ngram(std::string name, const std::vector<const checkpoint::Tensor*>& shards);
+
+// One projection of one expert as published. What a format does not have is null.
+struct Projection {
+  const checkpoint::Tensor* weight = nullptr;
+  const checkpoint::Tensor* weight_scale = nullptr;
+  const checkpoint::Tensor* weight_scale_2 = nullptr;
+  const checkpoint::Tensor* input_scale = nullptr;
+  const checkpoint::Tensor* weight_scale_inv = nullptr;
+};
+struct Expert {
+  Projection gate, up, down;
+};
+
+// The routed experts of one layer; `name` is the module's, "….mlp.experts". They throw base::Error{kBadInput} that
+// names the first tensor with another shape or dtype than expert 0's say.
+//   fused: gate_up [experts, 2 * inner, hidden] with gate first, down [experts, hidden, inner], BF16
+std::unique_ptr<ObjectPlan> plan_experts_fused(std::string name, const checkpoint::Tensor& gate_up,
+                                               const checkpoint::Tensor& down);
+std::unique_ptr<ObjectPlan> plan_experts_bf16(std::string name, const std::vector<Expert>& experts);
+std::unique_ptr<ObjectPlan> plan_experts_fp8_block(std::string name, const std::vector<Expert>& experts);
+std::unique_ptr<ObjectPlan> plan_experts_nvfp4(std::string name, std::vector<Expert> experts);
+// Their tensor scales: F32 [experts, 6], gate, up and down weight_scale_2, then gate, up and down input_scale; or
+// [experts, 3] where the checkpoint has no input scales.
+std::unique_ptr<ObjectPlan> plan_expert_scalars(std::string name, const std::vector<Expert>& experts);
+
+}  // namespace tandem::convert

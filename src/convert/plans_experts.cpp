@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "convert/gather.h"
+#include "convert/plans.h"
+#include "numeric/nvfp4.h"
+
+namespace tandem::convert {
+
+namespace {
+
+using artifact::Encoding;
+using checkpoint::Checkpoint;
+using checkpoint::Dtype;
+using checkpoint::Tensor;
+
+constexpr int64_t kScaleBlock = 128;
+
+struct Dims {
+  int64_t inner = 0;
+  int64_t hidden = 0;
+};
+
+void require(const Tensor& tensor, Dtype dtype, const std::vector<int64_t>& shape) {
+  if (tensor.dtype != dtype || tensor.shape != shape) {
+    base::bad_input(tensor.name, "is {}, expected {} [{}]", checkpoint::describe(tensor), checkpoint::dtype_name(dtype),
+                    fmt::join(shape, ", "));
+  }
+}
+
+// inner and hidden from expert 0's gate weight, which stores `per_byte` inputs to an element.
+Dims dims_of(const std::vector<Expert>& experts, int64_t per_element) {
+  const Tensor& gate = *experts[0].gate.weight;
+  if (gate.shape.size() != 2) {
+    base::bad_input(gate.name, "is {}, expected a matrix of [inner, hidden]", checkpoint::describe(gate));
+  }
+  return {gate.shape[0], gate.shape[1] * per_element};
+}
+
+std::vector<int64_t> experts_shape(size_t experts, Dims dims) {
+  return {static_cast<int64_t>(experts), dims.inner, dims.hidden};
+}
+
+std::array<const Projection*, 3> projections(const Expert& expert) {
+  return {&expert.gate, &expert.up, &expert.down};
+}
+
+// Rows and inputs of projection 0 gate, 1 up, 2 down.
+Dims matrix(Dims dims, int projection) {
+  return projection < 2 ? dims : Dims{.inner = dims.hidden, .hidden = dims.inner};
+}
+
+// Records in the order gate, up, down of whole tensors, then whatever the format has beside them.
+class RecordsPlan : public GatherPlan {
+ public:
+  RecordsPlan(std::string name, Encoding encoding, std::vector<int64_t> shape)
+      : GatherPlan(std::move(name), encoding, std::move(shape)) {
+    chunk_bytes_ = object_.record_bytes;
+  }
+
+ protected:
+  static void add(std::vector<Segment>& segments, const Tensor& tensor, uint64_t offset, uint64_t bytes, Check check) {
+    const uint64_t at = segments.empty() ? 0 : segments.back().at + segments.back().bytes;
+    segments.push_back({.tensor = &tensor, .offset = offset, .bytes = bytes, .at = at, .check = check});
+  }
+};
+
+class FusedPlan final : public RecordsPlan {
+ public:
+  FusedPlan(std::string name, const Tensor& gate_up, const Tensor& down)
+      : RecordsPlan(std::move(name), Encoding::kExpertsBF16,
+                    {gate_up.shape[0], gate_up.shape[1] / 2, gate_up.shape[2]}) {
+    tensors_ = {&gate_up, &down};
+  }
+
+ private:
+  std::vector<Segment> segments(uint64_t expert) const override {
+    const uint64_t experts = static_cast<uint64_t>(object_.shape[0]);
+    const uint64_t gate_up = tensors_[0]->bytes / experts;
+    const uint64_t down = tensors_[1]->bytes / experts;
+    std::vector<Segment> segments;
+    add(segments, *tensors_[0], expert * gate_up, gate_up, Check::kNone);
+    add(segments, *tensors_[1], expert * down, down, Check::kNone);
+    return segments;
+  }
+};
+
+class SeparatePlan final : public RecordsPlan {
+ public:
+  SeparatePlan(std::string name, Encoding encoding, Dims dims, const std::vector<Expert>& experts)
+      : RecordsPlan(std::move(name), encoding, experts_shape(experts.size(), dims)) {
+    for (const Expert& expert : experts) {
+      for (const Projection* projection : projections(expert)) tensors_.push_back(projection->weight);
+      if (encoding != Encoding::kExpertsFp8Block) continue;
+      for (const Projection* projection : projections(expert)) tensors_.push_back(projection->weight_scale_inv);
+    }
+    per_record_ = tensors_.size() / experts.size();
+  }
+
+ private:
+  std::vector<Segment> segments(uint64_t expert) const override {
+    std::vector<Segment> segments;
+    for (size_t i = 0; i < per_record_; ++i) {
+      const Tensor& tensor = *tensors_[expert * per_record_ + i];
+      const Check check = i >= 3 ? Check::kBF16Scales : tensor.dtype == Dtype::kF8E4M3 ? Check::kE4M3 : Check::kNone;
+      add(segments, tensor, 0, tensor.bytes, check);
+    }
+    return segments;
+  }
+
+  size_t per_record_ = 0;
+};
+
+class ScalarsPlan final : public GatherPlan {
+ public:
+  ScalarsPlan(std::string name, std::vector<const Tensor*> scalars, int64_t experts)
+      : GatherPlan(std::move(name), Encoding::kF32, {experts, static_cast<int64_t>(scalars.size()) / experts}) {
+    tensors_ = std::move(scalars);
+  }
+
+ private:
+  std::vector<Segment> segments(uint64_t chunk) const override {
+    const uint64_t first = chunk * chunk_bytes_ / sizeof(float);
+    const uint64_t count = chunk_size(chunk) / sizeof(float);
+    std::vector<Segment> segments;
+    segments.reserve(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      segments.push_back({.tensor = tensors_[first + i],
+                          .offset = 0,
+                          .bytes = sizeof(float),
+                          .at = i * sizeof(float),
+                          .check = Check::kF32Scales});
+    }
+    return segments;
+  }
+};
+
+class Nvfp4Plan final : public ObjectPlan {
+ public:
+  Nvfp4Plan(std::string name, Dims dims, std::vector<Expert> experts)
+      : ObjectPlan(std::move(name), Encoding::kExpertsNvfp4, experts_shape(experts.size(), dims)),
+        dims_(dims),
+        experts_(std::move(experts)) {
+    chunk_bytes_ = object_.record_bytes;
+    for (const Expert& expert : experts_) {
+      for (const Projection* projection : projections(expert)) {
+        tensors_.push_back(projection->weight);
+        tensors_.push_back(projection->weight_scale);
+      }
+    }
+  }
+
+  void make(const Checkpoint& checkpoint, uint64_t expert, std::span<std::byte> out) const override {
+    uint64_t at = 0;
+    for (int i = 0; i < 3; ++i) {
+      const auto [rows, inputs] = matrix(dims_, i);
+      const Projection& projection = *projections(experts_[expert])[static_cast<size_t>(i)];
+      std::vector<uint8_t> codes(projection.weight->bytes);
+      std::vector<uint8_t> scales(projection.weight_scale->bytes);
+      checkpoint.read(*projection.weight, 0, std::as_writable_bytes(std::span(codes)));
+      checkpoint.read(*projection.weight_scale, 0, std::as_writable_bytes(std::span(scales)));
+      numeric::nvfp4_check_scales(scales, inputs / numeric::kNvfp4Block, projection.weight_scale->name);
+      const std::span<std::byte> units = out.subspan(at, matrix_bytes());
+      numeric::pack_units(codes, scales, rows, inputs, units);
+      at += units.size();
+    }
+    std::ranges::fill(out.subspan(at), std::byte{0});
+  }
+
+  bool invert(uint64_t expert, std::span<const std::byte> bytes, const PieceSink& sink) const override {
+    uint64_t at = 0;
+    for (int i = 0; i < 3; ++i) {
+      const auto [rows, inputs] = matrix(dims_, i);
+      const Projection& projection = *projections(experts_[expert])[static_cast<size_t>(i)];
+      std::vector<uint8_t> codes(projection.weight->bytes);
+      std::vector<uint8_t> scales(projection.weight_scale->bytes);
+      numeric::unpack_units(bytes.subspan(at, matrix_bytes()), rows, inputs, codes, scales);
+      sink(*projection.weight, 0, std::as_bytes(std::span(codes)));
+      sink(*projection.weight_scale, 0, std::as_bytes(std::span(scales)));
+      at += matrix_bytes();
+    }
+    return all_zero(bytes.subspan(at));
+  }
+
+ private:
+  uint64_t matrix_bytes() const {
+    return static_cast<uint64_t>(numeric::nvfp4_record_bytes(dims_.inner, dims_.hidden));
+  }
+
+  Dims dims_;
+  std::vector<Expert> experts_;
+};
+
+}  // namespace
+
+std::unique_ptr<ObjectPlan> plan_experts_fused(std::string name, const Tensor& gate_up, const Tensor& down) {
+  if (gate_up.shape.size() != 3 || gate_up.shape[0] < 1 || gate_up.shape[1] % 2 != 0) {
+    base::bad_input(gate_up.name, "is {}, expected BF16 [experts, 2 * inner, hidden]", checkpoint::describe(gate_up));
+  }
+  const int64_t inner = gate_up.shape[1] / 2;
+  require(gate_up, Dtype::kBF16, gate_up.shape);
+  require(down, Dtype::kBF16, {gate_up.shape[0], gate_up.shape[2], inner});
+  return std::make_unique<FusedPlan>(std::move(name), gate_up, down);
+}
+
+std::unique_ptr<ObjectPlan> plan_experts_bf16(std::string name, const std::vector<Expert>& experts) {
+  const Dims dims = dims_of(experts, 1);
+  for (const Expert& expert : experts) {
+    for (int i = 0; i < 3; ++i) {
+      const auto [rows, inputs] = matrix(dims, i);
+      require(*projections(expert)[static_cast<size_t>(i)]->weight, Dtype::kBF16, {rows, inputs});
+    }
+  }
+  return std::make_unique<SeparatePlan>(std::move(name), Encoding::kExpertsBF16, dims, experts);
+}
+
+std::unique_ptr<ObjectPlan> plan_experts_fp8_block(std::string name, const std::vector<Expert>& experts) {
+  const Dims dims = dims_of(experts, 1);
+  const auto blocks = [](int64_t elements) { return (elements + kScaleBlock - 1) / kScaleBlock; };
+  for (const Expert& expert : experts) {
+    for (int i = 0; i < 3; ++i) {
+      const auto [rows, inputs] = matrix(dims, i);
+      const Projection& projection = *projections(expert)[static_cast<size_t>(i)];
+      require(*projection.weight, Dtype::kF8E4M3, {rows, inputs});
+      require(*projection.weight_scale_inv, Dtype::kBF16, {blocks(rows), blocks(inputs)});
+    }
+  }
+  return std::make_unique<SeparatePlan>(std::move(name), Encoding::kExpertsFp8Block, dims, experts);
+}
+
+std::unique_ptr<ObjectPlan> plan_experts_nvfp4(std::string name, std::vector<Expert> experts) {
+  const Dims dims = dims_of(experts, 2);
+  for (const Expert& expert : experts) {
+    for (int i = 0; i < 3; ++i) {
+      const auto [rows, inputs] = matrix(dims, i);
+      const Projection& projection = *projections(expert)[static_cast<size_t>(i)];
+      require(*projection.weight, Dtype::kU8, {rows, inputs / 2});
+      require(*projection.weight_scale, Dtype::kF8E4M3, {rows, inputs / numeric::kNvfp4Block});
+    }
+  }
+  return std::make_unique<Nvfp4Plan>(std::move(name), dims, std::move(experts));
+}
+
+std::unique_ptr<ObjectPlan> plan_expert_scalars(std::string name, const std::vector<Expert>& experts) {
+  std::vector<const Tensor*> scalars;
+  const auto add = [&](const Tensor& tensor) {
+    if (tensor.dtype != Dtype::kF32 || tensor.bytes != sizeof(float)) {
+      base::bad_input(tensor.name, "is {}, expected one F32", checkpoint::describe(tensor));
+    }
+    scalars.push_back(&tensor);
+  };
+  const bool inputs = experts[0].gate.input_scale != nullptr;
+  for (const Expert& expert : experts) {
+    for (const Projection* projection : projections(expert)) add(*projection->weight_scale_2);
+    if (!inputs) continue;
+    for (const Projection* projection : projections(expert)) add(*projection->input_scale);
+  }
+  return std::make_unique<ScalarsPlan>(std::move(name), std::move(scalars), static_cast<int64_t>(experts.size()));
+}
+
+}  // namespace tandem::convert
