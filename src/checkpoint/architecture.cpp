@@ -259,12 +259,14 @@ class Lister {
     const Json& ids = text_.member("ple_layer_ids");
     if (ids.is_null()) return;
     if (!ids.is_array()) base::bad_input(text_.source(), "\"ple_layer_ids\" must be a list of layers");
+    std::vector<bool> listed(static_cast<size_t>(layers) + 1);
     for (const Json& id : ids) {
       // The config counts layers from 1.
       const int64_t layer = id.is_number_integer() ? id.get<int64_t>() : 0;
-      if (layer < 1 || layer > layers) {
-        base::bad_input(text_.source(), "\"ple_layer_ids\" must hold layers from 1 to {}", layers);
+      if (layer < 1 || layer > layers || listed[static_cast<size_t>(layer)]) {
+        base::bad_input(text_.source(), "\"ple_layer_ids\" must hold layers from 1 to {}, each once", layers);
       }
+      listed[static_cast<size_t>(layer)] = true;
       ngram_memory(fmt::format("model.language_model.layers.{}.ple.", layer - 1));
     }
   }
@@ -291,7 +293,8 @@ class Lister {
     integers("ngram_heads_vocab_sizes", heads);
     integers("ngram_heads_offsets", heads);
     const int64_t parts = text_.size("split_ngram_parts", 65536);
-    const int64_t rows = ngram_rows(heads);
+    if (ngram_rows_ == 0) ngram_rows_ = count_ngram_rows(heads);
+    const int64_t rows = ngram_rows_;
     if (rows % parts != 0) {
       base::bad_input(text_.source(), "\"split_ngram_parts\" {} does not divide the table's {} rows", parts, rows);
     }
@@ -299,7 +302,7 @@ class Lister {
   }
 
   // Each head has a prime number of rows, successive primes from the base; the sum is padded.
-  int64_t ngram_rows(int64_t heads) const {
+  int64_t count_ngram_rows(int64_t heads) const {
     int64_t prime = text_.size("ngram_vocab_size_base", int64_t{1} << 30);
     int64_t rows = 0;
     for (int64_t head = 0; head < heads; ++head, ++prime) {
@@ -316,6 +319,7 @@ class Lister {
   int64_t streams_ = 1;
   bool moe_ = false;
   bool drafting_ = false;
+  int64_t ngram_rows_ = 0;  // the same for all layers
 };
 
 std::string read_family(const Json& config, const std::string& source) {

@@ -380,6 +380,7 @@ TEST_F(RecogniseTest, RefusesConfigsThatNoCheckpointHas) {
   EXPECT_THAT(message("num_hidden_layers", 3), HasSubstr("must list 3 layers"));
   EXPECT_THAT(message("layer_types", {"linear_attention", "mamba"}), HasSubstr("has \"mamba\" for layer 1"));
   EXPECT_THAT(message("ple_layer_ids", {3}), HasSubstr("layers from 1 to 2"));
+  EXPECT_THAT(message("ple_layer_ids", {2, 2}), HasSubstr("each once"));
   EXPECT_THAT(message("ple_embed_dim", 250), HasSubstr("can't be cut among 16 heads"));
   EXPECT_THAT(message("split_ngram_parts", 7), HasSubstr("does not divide the table's 33024 rows"));
   EXPECT_THAT(message("mtp_use_dedicated_embeddings", true), HasSubstr("not known"));
