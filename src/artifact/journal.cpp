@@ -1,5 +1,6 @@
 #include "artifact/journal.h"
 
+#include <cerrno>
 #include <sys/file.h>
 
 #include "base/error.h"
@@ -17,7 +18,8 @@ constexpr uint64_t kLargestJournal = uint64_t{64} << 20;
 Journal Journal::open(const std::filesystem::path& folder) {
   Journal journal;
   journal.file_ = base::File::open_write(folder / kJournalFile);
-  if (::flock(journal.file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
+  // A file system without locks is used without them.
+  if (::flock(journal.file_.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     base::unavailable(folder.string(), "another conversion is writing here");
   }
   const uint64_t bytes = journal.file_.size();

@@ -121,7 +121,7 @@ TEST_F(Converting, InterruptedAfterAnyObjectGivesTheSameBytes) {
   convert(qsa_random(), folder_ / "whole.tandem", quiet_options());
   const auto expected = files_of(folder_ / "whole.tandem");
   const size_t objects = Artifact::open(folder_ / "whole.tandem").objects().size();
-  for (size_t stop = 0; stop < objects; stop += 9) {
+  for (size_t stop = 0; stop < objects; stop += 14) {
     Options options = quiet_options();
     options.stop = [&](size_t done) { return done >= stop; };
     EXPECT_THAT(error_of([&] { convert(qsa_random(), out_, options); }),
