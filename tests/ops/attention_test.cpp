@@ -142,13 +142,13 @@ TEST_F(AttentionTest, OneColumnSharedOverThreadsGivesTheBitsOfManyColumns) {
   auto all = poisoned(tokens * kHeads * kDim);
   auto last = poisoned(kHeads * kDim);
   const Ops::Attention many{.q = q.data(),
-                       .tokens = tokens,
-                       .position = 0,
-                       .heads = kHeads,
-                       .scale = 0.125F,
-                       .kv = kv_,
-                       .selection = nullptr,
-                       .out = all.data()};
+                            .tokens = tokens,
+                            .position = 0,
+                            .heads = kHeads,
+                            .scale = 0.125F,
+                            .kv = kv_,
+                            .selection = nullptr,
+                            .out = all.data()};
   ops_.attention(many);
   Ops::Attention one = many;
   one.q = q.data() + (tokens - 1) * kHeads * kDim;
