@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "engine/generation.h"
+#include "engine/limits.h"
 #include "engine/sampling_defaults.h"
 
 namespace tandem::engine {
@@ -44,15 +45,7 @@ void guarded(Generation& generation, const std::function<void()>& body) {
   }
 }
 
-void check_limits(const EngineOptions& options, const EngineParts& parts) {
-  if (options.max_context < 2) base::bad_input("max-context", "{} tokens, at least 2 are needed", options.max_context);
-  if (options.prefill_chunk <= 0 || options.prefill_chunk % model::kPageTokens != 0) {
-    base::bad_input("prefill-chunk", "{} is not a positive multiple of {}", options.prefill_chunk, model::kPageTokens);
-  }
-  if (options.max_concurrency < 1 || options.max_concurrency > 64) {
-    base::bad_input("max-concurrency", "{} is outside [1, 64]", options.max_concurrency);
-  }
-  if (options.max_queue < 1) base::bad_input("max-queue", "{} is below 1", options.max_queue);
+void check_parts(const EngineOptions& options, const EngineParts& parts) {
   if (options.max_context > parts.model->capacity_tokens()) {
     base::bad_input("max-context", "{} tokens do not fit into a KV capacity of {} tokens", options.max_context,
                     parts.model->capacity_tokens());
@@ -103,9 +96,8 @@ struct Engine::Impl {
 };
 
 Engine::Impl::Impl(EngineParts the_parts, EngineOptions the_options)
-    : options(std::move(the_options)), parts(std::move(the_parts)) {
-  if (options.max_context == 0) options.max_context = std::min<int64_t>(parts.config.max_position_embeddings, 32768);
-  check_limits(options, parts);
+    : options(resolve_limits(std::move(the_options), the_parts.config)), parts(std::move(the_parts)) {
+  check_parts(options, parts);
   const std::string source = parts.model_name + ": generation_config.json";
   defaults = GenerationDefaults::from_json(parts.generation_config, source);
   ends = end_tokens(defaults, parts.tokenizer, source);

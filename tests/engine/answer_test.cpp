@@ -68,7 +68,8 @@ TEST_F(AnswerTest, StopStringsAreNotSoughtInReasoning) {
 }
 
 TEST_F(AnswerTest, HeldBackTextComesOutBeforeAToolCall) {
-  Answer answer(tokenizer_, {.tools = base::Json::array(), .stop = {"!!"}});
+  const base::Json tools = base::parse_json(R"([{"type": "function", "function": {"name": "f"}}])", "test");
+  Answer answer(tokenizer_, {.tools = tools, .stop = {"!!"}});
   const auto collected = play(answer, "Wait!<tool_call>\n<function=f>\n</function>\n</tool_call>");
   EXPECT_EQ(collected.content, "Wait!");
   EXPECT_TRUE(answer.has_tool_calls());

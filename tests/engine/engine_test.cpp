@@ -244,6 +244,9 @@ TEST(Engine, RefusesLimitsThatCannotBe) {
             "prefill-chunk: 100 is not a positive multiple of 64");
   EXPECT_EQ(message([](auto& limits, auto&) { limits.max_concurrency = 0; }), "max-concurrency: 0 is outside [1, 64]");
   EXPECT_EQ(message([](auto& limits, auto&) { limits.max_queue = 0; }), "max-queue: 0 is below 1");
+  EXPECT_EQ(message([](auto& limits, auto&) { limits.max_context = 1; }), "max-context: 1 is outside [2, 16777216]");
+  EXPECT_EQ(message([](auto& limits, auto&) { limits.kv_capacity = 100; }),
+            "kv-capacity: 100 tokens are outside [4096, 1073741824], from one whole context");
   EXPECT_EQ(message([](auto&, auto& options) { options.capacity_tokens = 1024; }),
             "max-context: 4096 tokens do not fit into a KV capacity of 1024 tokens");
   EXPECT_NE(message([](auto&, auto& options) { options.vocab = 1000; }).find("the model only 1000 rows of logits"),

@@ -1,0 +1,93 @@
+#include "engine/loaded_model.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "context/sequence.h"
+#include "engine/limits.h"
+#include "engine/placement.h"
+
+namespace tandem::engine {
+namespace {
+
+class ModelSequence : public TextSequence {
+ public:
+  explicit ModelSequence(context::Sequence sequence) : sequence_(std::move(sequence)) {}
+
+  int64_t length() const override { return sequence_.length(); }
+
+  void forward(std::span<const int32_t> tokens, std::vector<float>* logits) override {
+    model::ForwardRequest request;
+    request.logits = logits != nullptr ? 1 : 0;
+    sequence_.forward(tokens, request, output_);
+    if (logits != nullptr) logits->swap(output_.logits);
+  }
+
+ private:
+  context::Sequence sequence_;
+  model::ForwardOutput output_;
+};
+
+class ModelBehindSeam : public TextModel {
+ public:
+  ModelBehindSeam(LoadedModel loaded, int64_t tokens, int slots)
+      : loaded_(std::move(loaded)), sequences_(*loaded_.model, tokens, slots) {}
+
+  std::unique_ptr<TextSequence> create() override { return std::make_unique<ModelSequence>(sequences_.create()); }
+  int64_t capacity_tokens() const override { return sequences_.capacity_tokens(); }
+  int64_t vocab() const override { return loaded_.model->config().vocab; }
+
+ private:
+  LoadedModel loaded_;
+  context::SequencePool sequences_;
+};
+
+}  // namespace
+
+LoadedModel load_model(const EngineOptions& options) {
+  require_placement(options.device, options.ranks);
+  if (options.threads < 0 || options.threads > 1024) {
+    base::bad_input("threads", "{} is outside [0, 1024]", options.threads);
+  }
+  auto folder = options.artifact;
+  if (folder.filename().empty()) folder = folder.parent_path();  // a trailing slash
+  LoadedModel loaded{.name = folder.stem().string(),
+                     .artifact = std::make_unique<artifact::Artifact>(artifact::Artifact::open(folder)),
+                     .pool = std::make_unique<base::WorkerPool>(options.threads),
+                     .model = nullptr};
+  loaded.model = model::Model::load(*loaded.artifact, *loaded.pool, options.load);
+  return loaded;
+}
+
+std::unique_ptr<TextModel> text_model(LoadedModel loaded, int64_t tokens, int slots) {
+  return std::make_unique<ModelBehindSeam>(std::move(loaded), tokens, slots);
+}
+
+EngineParts load_parts(const EngineOptions& options) {
+  LoadedModel loaded = load_model(options);
+  const std::string folder = loaded.artifact->folder().string();
+  if (loaded.artifact->tokenizer_json().empty()) {
+    base::bad_input(folder, "has no tokenizer, it can be scored but not answer");
+  }
+  EngineParts parts{
+      .model_name = loaded.name,
+      .config = loaded.model->config(),
+      .tokenizer = text::Tokenizer::from_json(loaded.artifact->tokenizer_json(), folder + ": tokenizer.json"),
+      .chat_template = std::nullopt,
+      .generation_config = loaded.artifact->generation_config(),
+      .model = nullptr};
+  if (!loaded.artifact->chat_template().empty()) {
+    parts.chat_template = text::ChatTemplate::from_jinja(loaded.artifact->chat_template(), folder + ": chat template");
+  }
+  const EngineOptions limits = resolve_limits(options, parts.config);
+  if (limits.max_context > parts.config.max_position_embeddings) {
+    spdlog::warn("--max-context {} is beyond the {} positions that the model was made for", limits.max_context,
+                 parts.config.max_position_embeddings);
+  }
+  parts.model = text_model(std::move(loaded), limits.kv_capacity, limits.max_concurrency);
+  return parts;
+}
+
+Engine::Engine(const EngineOptions& options) : Engine(load_parts(options), options) {}
+
+}  // namespace tandem::engine
