@@ -14,5 +14,10 @@ struct NegativeAnswer {};
 void add_convert(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_run(CLI::App& app);
+void add_chat(CLI::App& app);
+void add_score(CLI::App& app);
+void add_bench(CLI::App& app);
+void add_options(CLI::App& app);  // prints the table of settings
 
 }  // namespace tandem::app

@@ -1,0 +1,30 @@
+// What the machine can do at best, measured the plain way, to hold other figures against.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "base/pool.h"
+
+namespace tandem::app {
+
+// One ceiling: in every round `amount` bytes or operations took seconds[round].
+struct Ceiling {
+  uint64_t amount = 0;
+  std::vector<double> seconds;
+};
+
+// Memory is measured over this many bytes: more than any cache holds, at most a quarter of what is available.
+uint64_t ceiling_buffer_bytes();
+
+// Reads a buffer once, in all threads.
+Ceiling measure_read(base::WorkerPool& pool, int rounds);
+// Copies one half of the buffer to the other; `amount` counts bytes read and bytes written.
+Ceiling measure_copy(base::WorkerPool& pool, int rounds);
+// FP32 multiply-adds of a matrix product whose operands stay in the first cache; `amount` counts two operations each.
+Ceiling measure_matmul(base::WorkerPool& pool, int rounds);
+// Reads a file's beginning, at most 256 MiB, after asking the kernel to drop it from the page cache.
+Ceiling measure_disk(const std::filesystem::path& file, int rounds);
+
+}  // namespace tandem::app
