@@ -64,6 +64,13 @@ int fail(int code, std::string message) {
   return code;
 }
 
+// Where no command was recognised, CLI11 only says that one is required; the word that was meant helps more.
+std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const auto words = app.remaining();
+  if (app.get_subcommands().empty() && !words.empty()) return fmt::format("there is no command '{}'", words.front());
+  return error.what();
+}
+
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
@@ -76,7 +83,7 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& error) {
-    return fail(2, std::string(error.what()) + " (tandem --help tells how)");
+    return fail(2, usage_error(app, error) + " (tandem --help tells how)");
   } catch (const NegativeAnswer&) {
     return 1;
   } catch (const base::Error& error) {

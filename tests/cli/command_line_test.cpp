@@ -80,7 +80,7 @@ TEST_F(CommandLine, TheSettingsPageIsWhatTheTablePrints) {
 
 TEST_F(CommandLine, WordsThatItDoesNotKnowAreRefused) {
   expect_refused(tandem({}), "A subcommand is required (tandem --help tells how)");
-  expect_refused(tandem({"fly"}), "fly");
+  expect_refused(tandem({"fly"}), "there is no command 'fly'");
   expect_refused(tandem({"run", "m.tandem", "hi", "--fast"}), "--fast");
   expect_refused(tandem({"run", "m.tandem", "hi", "--temperature", "hot"}), "--temperature");
   expect_refused(tandem({"run", "m.tandem", "hi", "--activations", "f16"}), "'f16' is none of f32|bf16");
