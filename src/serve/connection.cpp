@@ -224,6 +224,7 @@ awaitable<void> Connection::serve() {
 
 awaitable<void> Connection::refuse() {
   Incoming incoming(server_);
+  incoming.request.id = new_request_id();
   ApiError error =
       http_error(503, fmt::format("all {} connections are taken", server_.limits.connections), "too_many_connections");
   error.headers.add("retry-after", "1");

@@ -6,6 +6,27 @@ using base::Json;
 
 namespace {
 
+// An agent's request has some thousands; a body of the largest size could hold millions, each larger than its text.
+constexpr size_t kMaxValues = 1'000'000;
+
+// Refuses a body with more keys and values than that before any is made: in JSON each follows a bracket, a brace, a
+// colon or a comma outside strings.
+void check_values(const std::string& body) {
+  size_t values = 1;
+  bool in_string = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (c == '"') {
+      in_string = !in_string;
+    } else if (in_string) {
+      if (c == '\\') ++i;
+    } else if (c == ',' || c == '[' || c == '{' || c == ':') {
+      ++values;
+    }
+  }
+  if (values > kMaxValues) base::bad_input("request body", "holds more than {} keys and values", kMaxValues);
+}
+
 [[noreturn]] void wrong_type(const Json& value, const char* key, const std::string& path, const char* expected) {
   base::bad_input(path + key, "must be {}, not {}", expected, value.type_name());
 }
@@ -14,6 +35,7 @@ namespace {
 
 Json parse_object(const std::string& body) {
   if (body.empty()) base::bad_input("request body", "is empty; a JSON object is expected");
+  check_values(body);
   Json object = base::parse_json(body, "request body");
   if (!object.is_object()) base::bad_input("request body", "must be a JSON object, not {}", object.type_name());
   return object;

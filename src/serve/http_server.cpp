@@ -35,7 +35,7 @@ constexpr int kProbeIdleSeconds = 10;
 constexpr int kProbeEverySeconds = 5;
 constexpr int kProbes = 2;
 
-void set_options(tcp::socket& socket) {
+void set_options(tcp::socket& socket, const ServerLimits& limits) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -43,6 +43,9 @@ void set_options(tcp::socket& socket) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kProbeIdleSeconds, sizeof(int));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeEverySeconds, sizeof(int));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof(int));
+  // Bytes on the way that nobody acknowledges end the connection, also while the kernel's buffers would take more.
+  const auto unacknowledged = static_cast<unsigned>(limits.write_time.count());
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged, sizeof(unacknowledged));
 }
 
 tcp::endpoint endpoint_of(const ServerOptions& options) {
@@ -99,8 +102,12 @@ struct HttpServer::Impl {
         co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
         continue;
       }
-      set_options(socket);
-      start(std::move(socket));
+      try {
+        set_options(socket, options.limits);
+        start(std::move(socket));
+      } catch (const std::exception& fault) {
+        spdlog::error("cannot serve a connection: {}", fault.what());
+      }
     }
   }
 

@@ -200,6 +200,9 @@ TEST(ChatCompletion, BadRequestsAreNamedAndTheServerLives) {
         std::string("\0{}", 3)}) {
     EXPECT_TRUE(refusal(body).at("param").is_null()) << body.substr(0, 50);
   }
+  std::string many = "[0";
+  for (int i = 0; i < 1'000'000; ++i) many += ",0";
+  EXPECT_THAT(refusal("{\"a\":" + many + "]}").at("message").get<std::string>(), HasSubstr("1000000 keys and values"));
   EXPECT_EQ(refusal(R"({"messages":[]})").at("param"), "messages");
   EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":5}]})").at("param"), "messages[0].content");
   EXPECT_EQ(refusal(ask("x", {{"temperature", -1}}).dump()).at("param"), "temperature");
