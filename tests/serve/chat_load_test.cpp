@@ -71,11 +71,7 @@ TEST(Load, ASlowReaderIsCutOffAndOthersAreServed) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, 2s);
   }
   EXPECT_TRUE(server.engine_is_free_within(15s)) << "the slow reader's requests do not run for ever";
-  const std::string read = slow.read_until("never", 5s);
-  EXPECT_THAT(read, ::testing::HasSubstr("word"));
-  size_t answers = 0;
-  for (size_t at = 0; (at = read.find("[DONE]", at)) != std::string::npos; ++at) ++answers;
-  EXPECT_LT(answers, 20u);
+  EXPECT_TRUE(slow.closed_within(5s)) << "it would stay open had it been served";
   EXPECT_EQ(fetch(server.port(), get("/health")).status, 200);
 }
 
