@@ -49,6 +49,7 @@ void define(CLI::App& app, std::string& log_level) {
   add_run(app);
   add_chat(app);
   add_score(app);
+  add_serve(app);
   add_bench(app);
   add_options(app);
   let_settings_stand_anywhere(app);

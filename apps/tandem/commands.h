@@ -17,6 +17,7 @@ void add_inspect(CLI::App& app);
 void add_run(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_score(CLI::App& app);
+void add_serve(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_options(CLI::App& app);  // prints the table of settings
 

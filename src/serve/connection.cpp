@@ -123,12 +123,13 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-// One line a request: never a query, a header or a body.
-void log_request(const HttpRequest& request, int status, size_t bytes, steady_clock::time_point start,
-                 std::string_view note) {
+// One line a request: never a query, a header or a body. Probes of open routes (/health) come too often for "info".
+void log_request(const HttpRequest& request, const Router::Match& match, int status, size_t bytes,
+                 steady_clock::time_point start, std::string_view note) {
   const double ms = std::chrono::duration<double, std::milli>(steady_clock::now() - start).count();
-  spdlog::info("{} {} {} {} {} bytes {:.1f} ms{}", request.id, printable(request.method), printable(request.path),
-               status, bytes, ms, note);
+  const auto level = match.route != nullptr && match.route->open ? spdlog::level::debug : spdlog::level::info;
+  spdlog::log(level, "{} {} {} {} {} bytes {:.1f} ms{}", request.id, printable(request.method), printable(request.path),
+              status, bytes, ms, note);
 }
 
 void split_target(std::string_view target, HttpRequest& request) {
@@ -342,7 +343,7 @@ awaitable<bool> Connection::answer(Incoming& incoming) {
   if (!written.complete) exchange->client_gone();
   exchange->detach();
   exchange_ = nullptr;
-  log_request(incoming.request, written.status, written.bytes, incoming.start,
+  log_request(incoming.request, incoming.match, written.status, written.bytes, incoming.start,
               written.complete     ? ""
               : ended.index() == 0 ? ", cut off"
                                    : ", client left");
@@ -444,7 +445,7 @@ awaitable<bool> Connection::send_error(Incoming& incoming, const ApiError& error
   if (!incoming.head_only) out += response.body;
   const size_t bytes = out.size();
   const bool written = co_await write(std::move(out));
-  log_request(incoming.request, response.status, bytes, incoming.start, written ? "" : ", client left");
+  log_request(incoming.request, incoming.match, response.status, bytes, incoming.start, written ? "" : ", client left");
   if (written && incoming.keep_alive) co_return true;
   if (written) co_await linger();
   co_return false;
