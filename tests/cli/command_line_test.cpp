@@ -1,49 +1,25 @@
 // The built binary: every kind of bad input ends in one line, exit code 2 and no output.
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <string>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <vector>
 
 #include "base/file.h"
+#include "tandem_runner.h"
 
 namespace tandem {
 namespace {
 
-struct Result {
-  int code = -1;
-  std::string out;
-  std::string error;
-};
-
-std::string quoted(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
+using testing::Result;
 
 class CommandLine : public ::testing::Test {
  protected:
-  CommandLine() { std::filesystem::create_directories(folder_); }
-  ~CommandLine() override { std::filesystem::remove_all(folder_); }
-
-  // `environment` is as the shell writes it before a command: "TANDEM_DEVICE=sim".
-  Result tandem(const std::vector<std::string>& arguments, const std::string& environment = "") {
-    std::string command = environment + " " + quoted(TANDEM_BINARY);
-    for (const auto& argument : arguments) command += " " + quoted(argument);
-    command += " >" + quoted(path("stdout")) + " 2>" + quoted(path("stderr")) + " </dev/null";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, base::read_text(path("stdout"), 1 << 20),
-            base::read_text(path("stderr"), 1 << 20)};
+  Result tandem(const std::vector<std::string>& arguments, const std::string& environment = "") const {
+    return runner_.run(arguments, environment);
   }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string file(const std::string& name, const std::string& text) const {
-    base::write_text(path(name), text);
-    return path(name);
-  }
+  std::string path(const std::string& name) const { return runner_.path(name); }
+  std::string file(const std::string& name, const std::string& text) const { return runner_.file(name, text); }
 
   // One line on standard error that holds `part`, exit code 2, nothing on standard output.
   void expect_refused(const Result& result, const std::string& part) {
@@ -54,7 +30,7 @@ class CommandLine : public ::testing::Test {
     EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
   }
 
-  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("tandem-cli-" + std::to_string(getpid()));
+  testing::TandemRunner runner_{"tandem-cli"};
 };
 
 TEST_F(CommandLine, HelpAndVersionAreAnswers) {
@@ -92,7 +68,7 @@ TEST_F(CommandLine, WordsThatItDoesNotKnowAreRefused) {
 
 TEST_F(CommandLine, AModelThatIsNoArtifactIsRefused) {
   expect_refused(tandem({"run", path("absent.tandem"), "hi"}), "absent.tandem");
-  std::filesystem::create_directories(folder_ / "empty.tandem");
+  std::filesystem::create_directories(path("empty.tandem"));
   expect_refused(tandem({"run", path("empty.tandem"), "hi"}), "empty.tandem");
   expect_refused(tandem({"chat", file("text.tandem", "hello")}), "text.tandem");
 }
