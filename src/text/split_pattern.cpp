@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr uint32_t kDepthLimit = 1'000'000;
 constexpr uint32_t kHeapLimitKib = 64 * 1024;
-constexpr uint64_t kBaseSteps = 10'000'000;
-constexpr uint64_t kStepsPerByte = 16;
+constexpr uint64_t kBaseSteps = 1'000'000;
+constexpr uint64_t kStepsPerByte = 64;
 
 using CompileContext = std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)>;
 using MatchContext = std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)>;
