@@ -34,7 +34,7 @@ class Lexer {
 
   std::vector<JinjaToken> run() {
     while (at_ < text_.size()) {
-      const size_t tag = std::min({text_.find("{{", at_), text_.find("{%", at_), text_.find("{#", at_), text_.size()});
+      const size_t tag = next_tag();
       const std::string_view data = text_.substr(at_, tag - at_);
       if (!std::all_of(data.begin(), data.end(), is_blank)) add(JinjaToken::Kind::kData, std::string(data));
       at_ = tag;
@@ -49,6 +49,15 @@ class Lexer {
   }
 
  private:
+  size_t next_tag() const {
+    size_t at = text_.find('{', at_);
+    while (at < text_.size() &&
+           !(at + 1 < text_.size() && std::string_view("{%#").find(text_[at + 1]) != std::string_view::npos)) {
+      at = text_.find('{', at + 1);
+    }
+    return std::min(at, text_.size());
+  }
+
   void add(JinjaToken::Kind kind, std::string text) { tokens_.push_back({kind, std::move(text)}); }
 
   [[noreturn]] void unfinished(const char* what, size_t begin) {
@@ -132,9 +141,9 @@ class Lexer {
     if (at + digits > text_.size()) return -1;
     int value = 0;
     for (const char c : text_.substr(at, digits)) {
-      const size_t digit = std::string_view("0123456789abcdef").find(static_cast<char>(c | 0x20));
+      const size_t digit = std::string_view("0123456789abcdefABCDEF").find(c);
       if (digit == std::string_view::npos) return -1;
-      value = value * 16 + static_cast<int>(digit);
+      value = value * 16 + static_cast<int>(digit < 16 ? digit : digit - 6);
     }
     return value;
   }

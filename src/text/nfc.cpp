@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utf8proc.h>
 #include <vector>
 
@@ -18,6 +19,18 @@ int combining_class(int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
 
+// By combining class; marks of one class keep their order.
+void sort_run(std::span<int32_t> marks) {
+  std::vector<uint64_t> keys;  // class, place in the run, code point (21 bits)
+  keys.reserve(marks.size());
+  for (const int32_t mark : marks) {
+    keys.push_back(static_cast<uint64_t>(combining_class(mark)) << 54 | uint64_t{keys.size()} << 21 |
+                   static_cast<uint32_t>(mark));
+  }
+  std::sort(keys.begin(), keys.end());
+  for (size_t i = 0; i < marks.size(); ++i) marks[i] = static_cast<int32_t>(keys[i] & 0x1FFFFF);
+}
+
 // utf8proc_decompose would do this for a whole string, but puts marks in order by neighbour swaps, which is quadratic
 // in a run of marks that a caller may make as long as it likes.
 void sort_marks(std::vector<int32_t>& code_points) {
@@ -28,9 +41,7 @@ void sort_marks(std::vector<int32_t>& code_points) {
     }
     size_t end = at;
     while (end < code_points.size() && code_points[end] >= 0x300 && combining_class(code_points[end]) != 0) ++end;
-    std::stable_sort(code_points.begin() + static_cast<ptrdiff_t>(at),
-                     code_points.begin() + static_cast<ptrdiff_t>(end),
-                     [](int32_t a, int32_t b) { return combining_class(a) < combining_class(b); });
+    sort_run(std::span(code_points).subspan(at, end - at));
     at = end;
   }
 }

@@ -159,6 +159,14 @@ TEST(ChatTemplate, RefusesWhatTheTemplateRefuses) {
   EXPECT_THROW(rendered(demo_template(), R"([{"role": "user", "content": "u"}])", {}, Json::object()), base::Error);
 }
 
+TEST(ChatTemplate, ATemplateFullOfBracesIsReadInLinearTime) {
+  std::string jinja;
+  for (int i = 0; i < 120'000; ++i) jinja += "{{x}}";
+  EXPECT_THROW(ChatTemplate::from_jinja(jinja, "t"), base::Error);
+  EXPECT_THROW(ChatTemplate::from_jinja(std::string(1'000'000, '{'), "t"), base::Error);
+  EXPECT_THROW(ChatTemplate::from_jinja(std::string(2'000'000, ' '), "t"), base::Error);
+}
+
 std::string template_refusal(std::string jinja, const std::string& from, const std::string& to) {
   const size_t at = jinja.find(from);
   EXPECT_NE(at, std::string::npos) << from;

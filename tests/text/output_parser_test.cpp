@@ -316,7 +316,7 @@ TEST(OutputParser, TakesLinearTime) {
       OutputParser parser(tools(), false);
       size_t bytes = 0;
       parser.push(prefix);
-      for (int i = 0; i < 100'000; ++i) {
+      for (int i = 0; i < 30'000; ++i) {
         for (const OutputEvent& event : parser.push(unit)) bytes += event.text.size();
       }
       for (const OutputEvent& event : parser.finish()) bytes += event.text.size();
