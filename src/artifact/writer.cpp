@@ -33,6 +33,25 @@ void writing(Action action) {
   }
 }
 
+// Renames `partial` to `out`; an artifact that stands there goes only once the new one is in its place.
+void move_into_place(const fs::path& partial, const fs::path& out) {
+  fs::path old = partial;
+  old += ".replaced";
+  const bool replace = fs::exists(out);
+  if (replace) {
+    fs::remove_all(old);
+    fs::rename(out, old);
+  }
+  std::error_code error;
+  fs::rename(partial, out, error);
+  if (error) {
+    if (replace) fs::rename(old, out);
+    throw fs::filesystem_error("rename", out, error);
+  }
+  sync_folder(fs::absolute(out).parent_path());
+  fs::remove_all(old);
+}
+
 }  // namespace
 
 fs::path partial_folder(const fs::path& out) {
@@ -60,21 +79,21 @@ Writer::Writer(fs::path partial, std::vector<Object> objects, Journal journal)
   settle_parts();
 }
 
-// Entries are in the order of the objects. What stands before the last "synced" is on disk for certain; what comes
-// after it may not have reached the disk before the machine went down, so it is read back.
+// Entries are in the order of the objects. The last "synced" tells how many of them are on disk for certain; what comes
+// after these may not have reached the disk before the machine went down, so it is read back.
 void Writer::resume() {
-  const std::vector<base::Json>& entries = journal_.entries();
-  size_t last_sync = 0;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i].contains("synced")) last_sync = i;
+  const std::string source = partial_.string();
+  size_t on_disk = 0;
+  for (const base::Json& entry : journal_.entries()) {
+    if (entry.contains("synced")) on_disk = static_cast<size_t>(base::json_int(entry, "synced", source));
   }
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (!entries[i].contains("object")) continue;
-    const auto index = static_cast<size_t>(base::json_int(entries[i], "object", partial_.string()));
+  for (const base::Json& entry : journal_.entries()) {
+    if (!entry.contains("object")) continue;
+    const auto index = static_cast<size_t>(base::json_int(entry, "object", source));
     if (index < completed_) continue;  // entered again after a failed read-back
     if (index != completed_ || index >= objects_.size()) break;
-    objects_[index].xxh3_128 = base::json_string(entries[i], "xxh3_128", partial_.string());
-    if (i > last_sync && !matches(objects_[index])) {
+    objects_[index].xxh3_128 = base::json_string(entry, "xxh3_128", source);
+    if (index >= on_disk && !matches(objects_[index])) {
       objects_[index].xxh3_128.clear();
       break;
     }
@@ -192,16 +211,7 @@ void Writer::finish(const fs::path& out, base::Json provenance) {
     }
     base::write_text(partial_ / kDirectoryFile, write_directory(directory));
     sync_folder(partial_);
-    fs::path old;
-    if (fs::exists(out)) {
-      old = partial_;
-      old += ".replaced";
-      fs::remove_all(old);
-      fs::rename(out, old);
-    }
-    fs::rename(partial_, out);
-    sync_folder(fs::absolute(out).parent_path());
-    if (!old.empty()) fs::remove_all(old);
+    move_into_place(partial_, out);
     remove_leftovers(out);
   });
 }

@@ -159,6 +159,7 @@ void Conversion::read_journal(const artifact::Journal& journal) {
 void Conversion::check_disk(size_t done) const {
   const auto peak = [&](bool consume) {
     std::vector<uint64_t> freed;
+    freed.reserve(checkpoint_.shards().size());
     for (const checkpoint::Shard& shard : checkpoint_.shards()) {
       const bool counts = consume && !consumed_.contains(name_of(shard)) && frees_disk(shard.path) &&
                           device_of(shard.path) == device_of(out_);
@@ -184,6 +185,7 @@ Result Conversion::run() {
   artifact::Journal journal = open_journal();
   read_journal(journal);
   std::vector<artifact::Object> objects;
+  objects.reserve(plans_.size());
   for (const auto& plan : plans_) objects.push_back(plan->object());
   artifact::place_objects(objects, options_.part_bytes);
   writer_ = std::make_unique<artifact::Writer>(partial_, std::move(objects), std::move(journal));
@@ -298,6 +300,7 @@ void Conversion::consume(const checkpoint::Shard& shard) {
 
 std::vector<SourceFile> Conversion::source_files() const {
   std::vector<SourceFile> files;
+  files.reserve(texts_.size() + checkpoint_.shards().size() + 1);
   for (const Text& text : texts_) files.push_back({text.name, text.content.size(), sha256_of(text.content)});
   const char* index = "model.safetensors.index.json";
   if (fs::exists(source_ / index)) {

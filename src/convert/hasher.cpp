@@ -32,7 +32,7 @@ std::string hash_file(const std::filesystem::path& path, const std::stop_token& 
 
 }  // namespace
 
-FileHasher::FileHasher(std::vector<std::filesystem::path> paths, std::function<void(uint64_t)> progress) {
+FileHasher::FileHasher(const std::vector<std::filesystem::path>& paths, const std::function<void(uint64_t)>& progress) {
   std::vector<std::packaged_task<std::string(const std::stop_token&)>> tasks;
   for (const std::filesystem::path& path : paths) {
     tasks.emplace_back([path, progress](const std::stop_token& stop) { return hash_file(path, stop, progress); });

@@ -16,7 +16,7 @@ namespace tandem::convert {
 class FileHasher {
  public:
   // Starts with the first path. `progress` is called from the thread with every number of bytes read.
-  FileHasher(std::vector<std::filesystem::path> paths, std::function<void(uint64_t bytes)> progress);
+  FileHasher(const std::vector<std::filesystem::path>& paths, const std::function<void(uint64_t bytes)>& progress);
   // Gives up what is not hashed yet.
   ~FileHasher() = default;
 

@@ -105,7 +105,7 @@ std::optional<std::string> recorded_sha256(const fs::path& folder, const std::st
   if (record.size() >= 2 && is_hex(record[1], 64)) return record[1];
   // In the client's cache a file is a link to a blob that is named by its checksum.
   std::error_code error;
-  const std::string blob = fs::read_symlink(folder / file, error).filename().string();
+  std::string blob = fs::read_symlink(folder / file, error).filename().string();
   if (!error && is_hex(blob, 64)) return blob;
   return std::nullopt;
 }

@@ -79,6 +79,22 @@ TEST_F(Resuming, WritesAgainWhatDidNotReachTheDisk) {
   EXPECT_EQ(files_of(out_), expected);
 }
 
+TEST_F(Resuming, DoesNotTrustWhatAnEarlierReadBackDidNotFind) {
+  const auto expected = uninterrupted();
+  {
+    Writer first = writer();
+    for (int i = 0; i < 2; ++i) write_next(first);
+  }
+  const Object second = small_objects(kPart)[1];
+  base::File::open_write(partial_ / part_name(second.part)).truncate(second.offset + 1);
+  // Settles on one object, and is interrupted before it writes the second one again.
+  EXPECT_EQ(writer().completed(), 1u);
+  Writer again = writer();
+  EXPECT_EQ(again.completed(), 1u);
+  finish(again);
+  EXPECT_EQ(files_of(out_), expected);
+}
+
 TEST_F(Resuming, IgnoresATornJournalLine) {
   const auto expected = uninterrupted();
   {

@@ -31,7 +31,7 @@ class PythonReader : public ::testing::Test {
   // python3 with these arguments; what it prints goes to output_. Returns the exit code.
   int run(const std::vector<std::string>& arguments) {
     const fs::path output = folder_ / "output";
-    std::vector<const char*> argv = {"python3"};
+    std::vector<const char*> argv = {"python3", "-I", "-S"};  // the standard library alone
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
     argv.push_back(nullptr);
     const pid_t child = ::fork();
