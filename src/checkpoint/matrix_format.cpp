@@ -58,6 +58,11 @@ int64_t packed_columns(int64_t inputs, const MatrixFormat& format) {
 // bytes, and the first is meant.
 MatrixFormat detect_packing(const Checkpoint& checkpoint, const Tensor& packed, const std::vector<int>& integer_bits,
                             int64_t inputs) {
+  const std::string source = checkpoint.shards()[packed.shard].path.string();
+  if (integer_bits.empty()) {
+    base::bad_input(source, "tensor {} is {}, but config.json names no \"num_bits\" of packed integers", packed.name,
+                    describe(packed));
+  }
   std::vector<MatrixFormat> fitting;
   for (const int bits : integer_bits) {
     for (const Format packing : {Format::kPackedInt, Format::kPackedIntDense}) {
@@ -68,8 +73,7 @@ MatrixFormat detect_packing(const Checkpoint& checkpoint, const Tensor& packed, 
     }
   }
   if (fitting.size() == 1) return fitting.front();
-  base::bad_input(checkpoint.shards()[packed.shard].path.string(),
-                  "tensor {} is {}: {} packing of {} inputs in {} bits has so many columns", packed.name,
+  base::bad_input(source, "tensor {} is {}: {} packing of {} inputs in {} bits has so many columns", packed.name,
                   describe(packed), fitting.empty() ? "no known" : "more than one", inputs,
                   fmt::join(integer_bits, "/"));
 }

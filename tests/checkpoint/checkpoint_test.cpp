@@ -75,7 +75,7 @@ TEST_F(CheckpointTest, ReadsPartsAndRefusesToLeaveTheTensor) {
   EXPECT_THROW(checkpoint.read(y, UINT64_MAX, two), base::Error);
 }
 
-TEST_F(CheckpointTest, MaySeveralThreadsRead) {
+TEST_F(CheckpointTest, SeveralThreadsMayRead) {
   const Checkpoint checkpoint = Checkpoint::open(folder_);
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {

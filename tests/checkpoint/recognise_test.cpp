@@ -326,6 +326,11 @@ TEST_F(RecogniseTest, KnowsTheOtherFormsOfAMatrix) {
                     {".weight_scale", {"BF16", {192, 2}}},
                     {".weight_shape", {"I64", {2}}}});
   };
+  config["quantization_config"]["config_groups"]["group_0"]["weights"]["num_bits"] = 9;
+  EXPECT_THAT(refusal([&] { (void)packed(26); }), HasSubstr("packed integers have 2 to 8"));
+  config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "float";
+  EXPECT_THAT(refusal([&] { (void)packed(26); }), HasSubstr("names no \"num_bits\""));
+  config["quantization_config"]["config_groups"]["group_0"]["weights"] = {{"num_bits", 3}, {"type", "int"}};
   EXPECT_EQ(packed(26), (MatrixFormat{Format::kPackedInt, 3}));
   EXPECT_EQ(packed(24), (MatrixFormat{Format::kPackedIntDense, 3}));
   EXPECT_THAT(refusal([&] { (void)packed(25); }), HasSubstr("no known packing of 256 inputs in 3 bits"));
