@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <chrono>
+#include <map>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
