@@ -4,6 +4,7 @@
 #include <map>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <map>
 #include <random>
 
 #include "base/error.h"
