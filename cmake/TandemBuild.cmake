@@ -33,26 +33,14 @@ endif()
 
 find_program(TANDEM_CCACHE ccache)
 if(TANDEM_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TANDEM_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TANDEM_CCACHE})
 endif()
-
-# The heavy headers of other libraries are compiled once: without this, reading them is most of a translation unit's
-# time. The precompiled headers serve every target that has tandem_flags and, through base, these libraries.
-set(TANDEM_HEAVY_HEADERS <algorithm> <filesystem> <fmt/format.h> <functional> <map> <memory> <mutex>
-    <nlohmann/json.hpp> <optional> <span> <spdlog/spdlog.h> <string> <string_view> <unordered_map> <vector>)
-function(tandem_precompile name)
-  cmake_parse_arguments(arg "" "" "LINK;HEADERS" ${ARGN})
-  add_library(${name} OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
-  target_link_libraries(${name} PRIVATE tandem_flags fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json ${arg_LINK})
-  target_precompile_headers(${name} PRIVATE ${TANDEM_HEAVY_HEADERS} ${arg_HEADERS})
-endfunction()
 
 # tandem_library(NAME SOURCES ... [LINK ...]): the static library tandem_NAME of one folder of src.
 function(tandem_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_library(tandem_${name} STATIC ${arg_SOURCES})
   target_link_libraries(tandem_${name} PUBLIC tandem_flags ${arg_LINK})
-  target_precompile_headers(tandem_${name} REUSE_FROM tandem_precompiled)
 endfunction()
 
 # tandem_test(NAME SOURCES ... [LINK ...] [LABELS ...] [TIMEOUT s]): one GoogleTest program, registered with ctest.
@@ -61,7 +49,6 @@ function(tandem_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE tandem_flags ${arg_LINK} GTest::gmock GTest::gtest_main)
-  target_precompile_headers(${name} REUSE_FROM tandem_tests_precompiled)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name})
