@@ -1,7 +1,6 @@
 #include "text/tokenizer.h"
 
 #include <chrono>
-#include <map>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <map>
