@@ -71,7 +71,8 @@ struct ForwardOutput {
 
 class Model {
  public:
-  // Reads the weights. Throws base::Error for an artifact that lacks a tensor or has one of another shape.
+  // Reads the weights. The artifact must stay where it is as long as the model lives: n-gram rows are read from it at
+  // run time. Throws base::Error for an artifact that lacks a tensor or has one of another shape.
   static std::unique_ptr<Model> load(const artifact::Artifact& artifact, base::WorkerPool& pool,
                                      const LoadOptions& options);
   virtual ~Model() = default;

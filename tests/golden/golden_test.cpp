@@ -207,7 +207,7 @@ TEST(GoldenBf16, LogitsStayWithinTheStatedTolerance) {
     RecordProperty(name, std::to_string(worst));
     std::printf("%s: largest relative norm of the logits' difference with BF16 activations %.5f\n", name.c_str(),
                 worst);
-    EXPECT_LE(worst, 2e-2) << name;
+    EXPECT_LE(worst, 1e-2) << name;
   }
 }
 
