@@ -173,7 +173,7 @@ class RecogniseTest : public TemporaryFolder {
     std::string header;
     uint64_t end = 0;
     for (const auto& [name, stored] : stock) {
-      uint64_t bytes = static_cast<uint64_t>(dtype_bits(*dtype_from_name(stored.dtype))) / 8;
+      uint64_t bytes = static_cast<uint64_t>(dtype_bits(dtype_from_name(stored.dtype).value())) / 8;
       for (const int64_t extent : stored.shape) bytes *= static_cast<uint64_t>(extent);
       header += (header.empty() ? "{" : ",") + entry(name, stored.dtype, stored.shape, end, end + bytes);
       end += bytes;

@@ -150,6 +150,7 @@ TEST(ExpertSum, DoesNotDependOnTheOrderOfExperts) {
   std::mt19937 random(5);
   constexpr int64_t kHidden = 64;
   std::vector<std::vector<float>> outputs;
+  outputs.reserve(10);
   for (int i = 0; i < 10; ++i) outputs.push_back(random_column(kHidden, random));
   std::vector<int64_t> ids = {3, 17, 4, 100, 511, 8, 9, 222, 21, 60};
   std::vector<size_t> order(10);

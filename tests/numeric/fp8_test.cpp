@@ -45,7 +45,8 @@ TEST_P(Fp8Block, EachBlockHasItsOwnScaleUpToTheRaggedEdge) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t input = 0; input < inputs; ++input) {
       const auto at = static_cast<size_t>(row * inputs + input);
-      const double scale = 0.5 + static_cast<double>(row / 128 * ((inputs + 127) / 128) + input / 128);
+      const int64_t block = row / 128 * ((inputs + 127) / 128) + input / 128;
+      const double scale = 0.5 + static_cast<double>(block);
       ASSERT_EQ(a[at], scale * kE4m3Values[codes[at]]);
       ASSERT_EQ(b[at], a[at]);
     }
