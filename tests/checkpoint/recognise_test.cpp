@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <stdexcept>
 
 #include "files.h"
 
@@ -173,7 +175,9 @@ class RecogniseTest : public TemporaryFolder {
     std::string header;
     uint64_t end = 0;
     for (const auto& [name, stored] : stock) {
-      uint64_t bytes = static_cast<uint64_t>(dtype_bits(dtype_from_name(stored.dtype).value())) / 8;
+      const std::optional<Dtype> dtype = dtype_from_name(stored.dtype);
+      if (!dtype) throw std::logic_error("a test names an unknown dtype");
+      uint64_t bytes = static_cast<uint64_t>(dtype_bits(*dtype)) / 8;
       for (const int64_t extent : stored.shape) bytes *= static_cast<uint64_t>(extent);
       header += (header.empty() ? "{" : ",") + entry(name, stored.dtype, stored.shape, end, end + bytes);
       end += bytes;
