@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over the sources of the release build, two files at a time (TANDEM_JOBS). A file that passed is looked
+# Runs clang-tidy over all sources, two files at a time (TANDEM_JOBS). A file that passed is looked
 # at again only when it, a header it includes, its compile command or .clang-tidy changed.
 #
 #   tools/tidy.sh            all sources
@@ -9,27 +9,27 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/progress.sh
 source tools/progress.sh
 
-readonly database=build/release/compile_commands.json
+readonly database=build/dev/compile_commands.json
 readonly stamps=build/tidy
 
-# What the verdict on a source depends on, as one checksum. The dependencies are those that ninja recorded; a file that
-# has not been compiled yet has none and gets no checksum.
+# What the verdict on a source depends on, as one checksum: its compile command, the files of the tree that it includes,
+# and the configuration.
 fingerprint() {
-  local source=$1 object=$2 dependencies
-  dependencies=$(ninja -C build/release -t deps "$object" | sed -n 's/^    //p' | grep -F "$PWD/" || true)
-  [[ -n $dependencies ]] || return 0
-  { cat .clang-tidy "$source" && xargs cat <<<"$dependencies"; } | sha256sum | cut -d ' ' -f 1
+  local command=$1 dependencies
+  dependencies=$(cd build/dev && bash -c "${command%% -o *} -MM -MF - -c ${command##* -c }" | tr -d '\\\n' | cut -d : -f 2-)
+  # shellcheck disable=SC2086 # a list of names
+  { printf '%s' "$command" && cat .clang-tidy $dependencies; } | sha256sum | cut -d ' ' -f 1
 }
 
-# tidy_one SOURCE OBJECT: silent where the source passes or passed before.
+# tidy_one SOURCE COMMAND: silent where the source passes or passed before.
 tidy_one() {
   local source=$1 stamp print
   stamp=$stamps/${source//\//__}
-  print=$(fingerprint "$source" "$2")
-  if [[ -n $print && -f $stamp && $(<"$stamp") == "$print" ]]; then
+  print=$(fingerprint "$2")
+  if [[ -f $stamp && $(<"$stamp") == "$print" ]]; then
     return 0
   fi
-  if clang-tidy-19 -p build/release --quiet "$source" 2>"$stamp.log" >"$stamp.out"; then
+  if clang-tidy-19 -p build/dev --quiet "$source" 2>"$stamp.log" >"$stamp.out"; then
     printf '%s' "$print" >"$stamp"
   else
     cat "$stamp.out"
@@ -39,20 +39,20 @@ tidy_one() {
 }
 
 main() {
-  [[ -f $database ]] || { cmake --preset release >/dev/null && cmake --build --preset release; }
+  cmake --preset dev >/dev/null
   mkdir -p "$stamps"
+  # A line with the source, a line with its compile command, and so on.
   local sources
-  sources=$(jq -r --arg root "$PWD/" '.[] | [(.file | ltrimstr($root)), (.command | capture(" -o (?<object>[^ ]+) ").object)] | @tsv' "$database" | sort -u)
-  if (($# > 0)); then
-    sources=$(grep -F "$(printf '%s\t\n' "$@")" <<<"$sources")
-  fi
+  sources=$(jq -r --arg root "$PWD/" '.[] | (.file | ltrimstr($root)) as $file
+    | select($ARGS.positional == [] or any($ARGS.positional[]; . == $file)) | $file, .command' \
+    "$database" --args "$@")
   export -f tidy_one fingerprint
   export stamps
   local total count=0 status=0
-  total=$(wc -l <<<"$sources")
+  total=$(($(wc -l <<<"$sources") / 2))
   {
     # shellcheck disable=SC2016 # expanded by the inner shell
-    tr '\t\n' '\0\0' <<<"$sources" |
+    tr '\n' '\0' <<<"$sources" |
       xargs -0 -n 2 -P "${TANDEM_JOBS:-$(nproc)}" bash -c 'tidy_one "$0" "$1" && echo "@ok" || { echo "@failed"; exit 1; }'
   } | while IFS= read -r line; do
     case $line in

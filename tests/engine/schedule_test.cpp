@@ -69,7 +69,7 @@ struct Submitted {
   std::shared_ptr<UpdateLog> log;
 };
 
-Submitted submit(Engine& engine, Request request) {
+Submitted start(Engine& engine, Request request) {
   auto log = UpdateLog::create();
   const auto id = engine.submit(std::move(request), UpdateLog::sink(log));
   return {id, log};
@@ -84,9 +84,9 @@ TEST(Schedule, AnswersGoOnBetweenTheChunksOfALongPrompt) {
     gate.pass();
   };
   const auto engine = scripted_engine(std::move(options));
-  const auto first = submit(*engine, prompt_of(10, 6));
+  const auto first = start(*engine, prompt_of(10, 6));
   gate.wait_for_arrivals(1);
-  const auto second = submit(*engine, prompt_of(64 * 4, 1));
+  const auto second = start(*engine, prompt_of(64 * 4, 1));
   gate.open();
   first.log->wait();
   second.log->wait();
@@ -103,7 +103,7 @@ TEST(Schedule, RequestsBeyondTheConcurrencyWaitInOrder) {
   limits.max_concurrency = 2;
   const auto engine = scripted_engine(std::move(options), limits);
   std::vector<Submitted> requests;
-  for (size_t i = 1; i <= 8; ++i) requests.push_back(submit(*engine, prompt_of(i)));
+  for (size_t i = 1; i <= 8; ++i) requests.push_back(start(*engine, prompt_of(i)));
   for (const auto& request : requests) EXPECT_EQ(request.log->wait().completion_tokens, 8);
   EXPECT_EQ(starts, (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8}));
 }
@@ -116,14 +116,14 @@ TEST(Schedule, AFullQueueIsUnavailable) {
   limits.max_concurrency = 1;
   limits.max_queue = 2;
   const auto engine = scripted_engine(std::move(options), limits);
-  const auto running = submit(*engine, prompt_of(1));
+  const auto running = start(*engine, prompt_of(1));
   gate.wait_for_arrivals(1);
-  const auto first = submit(*engine, prompt_of(1));
-  const auto second = submit(*engine, prompt_of(1));
+  const auto first = start(*engine, prompt_of(1));
+  const auto second = start(*engine, prompt_of(1));
   EXPECT_EQ(engine->status().running, 1);
   EXPECT_EQ(engine->status().waiting, 2);
   try {
-    submit(*engine, prompt_of(1));
+    start(*engine, prompt_of(1));
     ADD_FAILURE() << "accepted";
   } catch (const base::Error& error) {
     EXPECT_EQ(error.kind(), base::ErrorKind::kUnavailable);
@@ -141,8 +141,8 @@ TEST(Schedule, RequestsThatDoNotFitTheCapacityTogetherTakeTurns) {
   auto limits = testing::scripted_limits();
   limits.max_context = 256;
   const auto engine = scripted_engine(std::move(options), limits);
-  const auto first = submit(*engine, prompt_of(100, 50));
-  const auto second = submit(*engine, prompt_of(60, 60));  // 150 + 120 tokens are 3 + 2 pages of 4
+  const auto first = start(*engine, prompt_of(100, 50));
+  const auto second = start(*engine, prompt_of(60, 60));  // 150 + 120 tokens are 3 + 2 pages of 4
   first.log->wait();
   second.log->wait();
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
@@ -157,7 +157,7 @@ TEST(Schedule, CancellingEndsAnAnswerWithinOneStep) {
     gate.pass();
   };
   const auto engine = scripted_engine(std::move(options));
-  const auto request = submit(*engine, prompt_of(1, 4000));
+  const auto request = start(*engine, prompt_of(1, 4000));
   gate.permit(3);
   gate.wait_for_arrivals(4);
   engine->cancel(request.id);
@@ -176,7 +176,7 @@ TEST(Schedule, CancellingEndsAPromptWithinOneChunk) {
     gate.pass();
   };
   const auto engine = scripted_engine(std::move(options));
-  const auto request = submit(*engine, prompt_of(3000));
+  const auto request = start(*engine, prompt_of(3000));
   gate.wait_for_arrivals(1);
   engine->cancel(request.id);
   gate.open();
@@ -197,9 +197,9 @@ TEST(Schedule, CancellingAWaitingRequestEndsItWithoutAStep) {
   auto limits = testing::scripted_limits();
   limits.max_concurrency = 1;
   const auto engine = scripted_engine(std::move(options), limits);
-  const auto running = submit(*engine, prompt_of(1, 3));
+  const auto running = start(*engine, prompt_of(1, 3));
   gate.wait_for_arrivals(1);
-  const auto waiting = submit(*engine, prompt_of(1));
+  const auto waiting = start(*engine, prompt_of(1));
   engine->cancel(waiting.id);
   gate.permit(1);
   EXPECT_EQ(waiting.log->wait().reason, FinishReason::kCancelled);
@@ -211,7 +211,7 @@ TEST(Schedule, CancellingAWaitingRequestEndsItWithoutAStep) {
 
 TEST(Schedule, CancellingAnUnknownRequestDoesNothing) {
   const auto engine = scripted_engine(endless());
-  const auto request = submit(*engine, prompt_of(1, 2));
+  const auto request = start(*engine, prompt_of(1, 2));
   request.log->wait();
   engine->cancel(request.id);
   engine->cancel(12345);
@@ -223,14 +223,14 @@ TEST(Schedule, AFaultEndsItsRequestAndNoOther) {
     if (forward.sequence == 0 && forward.begin == 3) throw std::runtime_error("layer 7: column 0 is not finite");
   };
   const auto engine = scripted_engine(std::move(options));
-  const auto faulty = submit(*engine, prompt_of(1, 100));
-  const auto other = submit(*engine, prompt_of(1, 100));
+  const auto faulty = start(*engine, prompt_of(1, 100));
+  const auto other = start(*engine, prompt_of(1, 100));
   const Outcome outcome = faulty.log->wait();
   EXPECT_EQ(outcome.reason, FinishReason::kError);
   EXPECT_EQ(outcome.error_kind, base::ErrorKind::kInternal);
   EXPECT_EQ(outcome.error, "layer 7: column 0 is not finite");
   EXPECT_EQ(other.log->wait().completion_tokens, 100);
-  EXPECT_EQ(submit(*engine, prompt_of(1, 5)).log->wait().reason, FinishReason::kLength);
+  EXPECT_EQ(start(*engine, prompt_of(1, 5)).log->wait().reason, FinishReason::kLength);
 }
 
 TEST(Schedule, LogitsThatAreNotFiniteEndTheirRequestOnly) {
@@ -239,10 +239,10 @@ TEST(Schedule, LogitsThatAreNotFiniteEndTheirRequestOnly) {
     if (forward.sequence == 0 && forward.begin == 2) forward.logits->at(5) = std::numeric_limits<float>::quiet_NaN();
   };
   const auto engine = scripted_engine(std::move(options));
-  const Outcome outcome = submit(*engine, prompt_of(1, 100)).log->wait();
+  const Outcome outcome = start(*engine, prompt_of(1, 100)).log->wait();
   EXPECT_EQ(outcome.reason, FinishReason::kError);
   EXPECT_NE(outcome.error.find("not finite"), std::string::npos);
-  EXPECT_EQ(submit(*engine, prompt_of(1, 5)).log->wait().reason, FinishReason::kLength);
+  EXPECT_EQ(start(*engine, prompt_of(1, 5)).log->wait().reason, FinishReason::kLength);
 }
 
 TEST(Schedule, AFullSlotTableIsThatRequestsError) {
@@ -251,9 +251,9 @@ TEST(Schedule, AFullSlotTableIsThatRequestsError) {
   options.slots = 1;
   options.hook = [&](const ScriptedForward&) { gate.pass(); };
   const auto engine = scripted_engine(std::move(options));
-  const auto first = submit(*engine, prompt_of(1, 50));
+  const auto first = start(*engine, prompt_of(1, 50));
   gate.wait_for_arrivals(1);
-  const auto second = submit(*engine, prompt_of(1, 50));
+  const auto second = start(*engine, prompt_of(1, 50));
   gate.open();
   EXPECT_EQ(first.log->wait().reason, FinishReason::kLength);
   const Outcome outcome = second.log->wait();
@@ -268,7 +268,7 @@ TEST(Schedule, ASinkThatThrowsEndsItsRequestOnly) {
     ++calls;
     throw std::runtime_error("the client is gone");
   });
-  const auto other = submit(*engine, prompt_of(1, 200));
+  const auto other = start(*engine, prompt_of(1, 200));
   EXPECT_EQ(other.log->wait().completion_tokens, 200);
   EXPECT_EQ(calls, 1);
 }
@@ -280,9 +280,9 @@ TEST(Schedule, DestroyingTheEngineCancelsEverything) {
   auto limits = testing::scripted_limits();
   limits.max_concurrency = 1;
   auto engine = scripted_engine(std::move(options), limits);
-  const auto running = submit(*engine, prompt_of(1, 4000));
+  const auto running = start(*engine, prompt_of(1, 4000));
   gate.wait_for_arrivals(1);
-  const auto waiting = submit(*engine, prompt_of(1));
+  const auto waiting = start(*engine, prompt_of(1));
   std::thread destroyer([&] { engine.reset(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   gate.open();
@@ -302,7 +302,7 @@ TEST(Schedule, ManyClientsSubmitAndCancelAtOnce) {
   for (int client = 0; client < 4; ++client) {
     clients.emplace_back([&, client] {
       for (int i = 0; i < 25; ++i) {
-        const auto request = submit(*engine, prompt_of(static_cast<size_t>(1 + i), 10 + i));
+        const auto request = start(*engine, prompt_of(static_cast<size_t>(1 + i), 10 + i));
         if ((i + client) % 3 == 0) engine->cancel(request.id);
         const FinishReason reason = request.log->wait().reason;
         if (reason == FinishReason::kLength || reason == FinishReason::kCancelled) ++ended;

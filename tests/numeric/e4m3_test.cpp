@@ -11,7 +11,7 @@
 namespace tandem::numeric {
 namespace {
 
-uint8_t slow_encode(float value) {
+uint8_t slow_e4m3(float value) {
   const uint32_t code =
       nearest_code(std::fabs(value), 0x7F, [](uint32_t c) { return e4m3_to_float(static_cast<uint8_t>(c)); });
   return static_cast<uint8_t>(code | (std::signbit(value) ? 0x80u : 0u));
@@ -61,13 +61,13 @@ TEST(E4m3, AgreesWithASlowSearchOnEveryBf16AndRandomValues) {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     const float value = std::bit_cast<float>(bits << 16);
     if (!std::isfinite(value)) continue;
-    ASSERT_EQ(e4m3_from_float(value), slow_encode(value)) << value;
+    ASSERT_EQ(e4m3_from_float(value), slow_e4m3(value)) << value;
   }
   std::mt19937 random(1);
   for (int i = 0; i < 100000; ++i) {
     const float value =
         std::ldexp(std::uniform_real_distribution<float>(-1, 1)(random), static_cast<int>(random() % 22) - 11);
-    ASSERT_EQ(e4m3_from_float(value), slow_encode(value)) << value;
+    ASSERT_EQ(e4m3_from_float(value), slow_e4m3(value)) << value;
   }
 }
 

@@ -43,7 +43,7 @@ std::string rendered(const ChatTemplate& chat, const char* messages, const Templ
   return ChatTemplate::join(chat.render(read_messages(Json::parse(messages)), tools, options));
 }
 
-std::string refusal(const char* messages) {
+std::string render_refusal(const char* messages) {
   try {
     rendered(demo_template(), messages);
   } catch (const base::Error& error) {
@@ -150,12 +150,13 @@ TEST(ChatTemplate, ReadsAToolsBlockThatIsPrintedInPieces) {
 }
 
 TEST(ChatTemplate, RefusesWhatTheTemplateRefuses) {
-  EXPECT_THAT(refusal("[]"), HasSubstr("at least one message"));
-  EXPECT_THAT(refusal(R"([{"role": "system", "content": "s"}])"), HasSubstr("at least one user message"));
-  EXPECT_THAT(refusal(R"([{"role": "user", "content": "u"}, {"role": "system", "content": "s"}])"),
+  EXPECT_THAT(render_refusal("[]"), HasSubstr("at least one message"));
+  EXPECT_THAT(render_refusal(R"([{"role": "system", "content": "s"}])"), HasSubstr("at least one user message"));
+  EXPECT_THAT(render_refusal(R"([{"role": "user", "content": "u"}, {"role": "system", "content": "s"}])"),
               HasSubstr("messages[1]: a system message must come first"));
-  EXPECT_THAT(refusal(R"([{"role": "system", "content": [{"type": "image"}]}, {"role": "user", "content": "u"}])"),
-              HasSubstr("messages[0]: a system message cannot hold media"));
+  EXPECT_THAT(
+      render_refusal(R"([{"role": "system", "content": [{"type": "image"}]}, {"role": "user", "content": "u"}])"),
+      HasSubstr("messages[0]: a system message cannot hold media"));
   EXPECT_THROW(rendered(demo_template(), R"([{"role": "user", "content": "u"}])", {}, Json::object()), base::Error);
 }
 
@@ -167,7 +168,7 @@ TEST(ChatTemplate, ATemplateFullOfBracesIsReadInLinearTime) {
   EXPECT_THROW(ChatTemplate::from_jinja(std::string(2'000'000, ' '), "t"), base::Error);
 }
 
-std::string template_refusal(std::string jinja, const std::string& from, const std::string& to) {
+std::string template_render_refusal(std::string jinja, const std::string& from, const std::string& to) {
   const size_t at = jinja.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   jinja.replace(at, from.size(), to);
@@ -185,7 +186,7 @@ TEST(ChatTemplate, RefusesATemplateOfAnotherFamily) {
   EXPECT_THROW(ChatTemplate::from_jinja("{% for m in messages %}{{ m.content }}{% endfor %}", "t"), base::Error);
   EXPECT_THROW(ChatTemplate::from_jinja(demo_jinja().substr(0, demo_jinja().size() - 4), "t"), base::Error);
   const auto demo = [](const std::string& from, const std::string& to) {
-    return template_refusal(demo_jinja(), from, to);
+    return template_render_refusal(demo_jinja(), from, to);
   };
   EXPECT_THAT(demo("# Tools", "Tools"), HasSubstr("# Tools"));
   EXPECT_THAT(demo("<tools>' ~", "<tools>\\n' ~"), HasSubstr("<tools>"));
