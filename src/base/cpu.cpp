@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <hwloc.h>
 #include <memory>
@@ -28,6 +29,8 @@ double quota_cores() {
 }
 
 int cores_in_mask() {
+  // Without sysfs (a bare chroot) hwloc knows no cores and says so on the terminal.
+  if (!std::filesystem::exists("/sys/devices/system/cpu")) return 0;
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) return 0;
   const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> guard(topology, hwloc_topology_destroy);
