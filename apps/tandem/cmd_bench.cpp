@@ -6,6 +6,7 @@
 
 #include "artifact/artifact.h"
 #include "base/error.h"
+#include "bench_experts.h"
 #include "bench_report.h"
 #include "ceilings.h"
 #include "commands.h"
@@ -135,6 +136,7 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Measure; docs/bench.md explains every figure");
   command->require_subcommand(1);
   add_host(*command);
+  add_bench_experts(*command);
 }
 
 }  // namespace tandem::app

@@ -1,6 +1,7 @@
 #include "model/config.h"
 
 #include "base/error.h"
+#include "numeric/expert_reference.h"
 
 namespace tandem::model {
 
@@ -121,7 +122,8 @@ void read_feed_forward(const Reader& text, Config& config) {
     return;
   }
   config.experts = text.count("num_experts", 1, 65536);
-  config.top_k = text.count("num_experts_per_tok", 1, config.experts);
+  // More would not fit the fixed point of the sum over experts (docs/architecture.md, "Numbers").
+  config.top_k = text.count("num_experts_per_tok", 1, std::min<int64_t>(config.experts, numeric::kMostExpertsPerToken));
   config.expert_intermediate = text.count("moe_intermediate_size");
   config.shared_intermediate = text.count("shared_expert_intermediate_size");
 }

@@ -65,7 +65,7 @@ void ExpertSum::add(int64_t expert, float p, std::span<const float> y) {
   std::vector<uint64_t>& half = halves_[expert & 1];
   for (size_t i = 0; i < half.size(); ++i) {
     const float term = p * y[i];
-    if (!(std::fabs(term) < 0x1p30f)) {
+    if (!(std::fabs(term) < kLargestExpertTerm)) {
       fault_ = true;
       continue;
     }
@@ -81,7 +81,6 @@ void ExpertSum::finish(std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const float lower = half(0, static_cast<int64_t>(i));
     const float upper = half(1, static_cast<int64_t>(i));
-    if (std::fabs(lower) >= 0x1p30f || std::fabs(upper) >= 0x1p30f) fault_ = true;
     out[i] = lower + upper;
   }
 }

@@ -57,15 +57,20 @@ inline float swiglu(float gate, float up) {
   return silu_f32(gate) * up;
 }
 
+// A term must be smaller than this, and a token have no more experts: then the sum's fixed point holds them in any
+// order.
+inline constexpr float kLargestExpertTerm = 0x1p27f;
+inline constexpr int kMostExpertsPerToken = 16;
+
 // The sum over a column's experts, independent of their order: two halves by the parity of the expert's id, each in
 // units of 2^-32 in int64; the result is half 0 + half 1 in FP32.
 class ExpertSum {
  public:
   explicit ExpertSum(int64_t hidden);
 
-  // Adds p * y. Sets the fault where |p * y| >= 2^30 or is not a number; such a term adds nothing.
+  // Adds p * y. Sets the fault where |p * y| is not below kLargestExpertTerm; such a term adds nothing.
   void add(int64_t expert, float p, std::span<const float> y);
-  // out [hidden]. Sets the fault too where half a sum is 2^30 or more.
+  // out [hidden].
   void finish(std::span<float> out);
   bool fault() const { return fault_; }
 

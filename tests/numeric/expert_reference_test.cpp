@@ -190,20 +190,21 @@ TEST(ExpertSum, RoundsTermsToTheNearestUnitTiesToEven) {
 
 TEST(ExpertSum, LargeAndNonFiniteTermsAreFaults) {
   for (const float bad :
-       {0x1p30f, -0x1p30f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+       {kLargestExpertTerm, -kLargestExpertTerm, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     ExpertSum sum(2);
     sum.add(1, 1.0f, std::vector<float>{1.0f, bad});
     EXPECT_TRUE(sum.fault()) << bad;
     EXPECT_EQ(sum.half(1, 0), 1.0f);
     EXPECT_EQ(sum.half(1, 1), 0.0f);
   }
-  ExpertSum below(1);
-  below.add(1, 1.0f, std::vector<float>{std::nextafter(0x1p30f, 0.0f)});
-  EXPECT_FALSE(below.fault());
-  below.add(3, 1.0f, std::vector<float>{std::nextafter(0x1p30f, 0.0f)});
-  std::vector<float> out(1);
-  below.finish(out);
-  EXPECT_TRUE(below.fault());  // half a sum of 2^30 or more
+}
+
+TEST(ExpertSum, HoldsAsManyTermsAsATokenMayHaveInAnyOrder) {
+  const float largest = std::nextafter(kLargestExpertTerm, 0.0f);
+  ExpertSum sum(1);
+  for (int k = 0; k < kMostExpertsPerToken; ++k) sum.add(1, 1.0f, std::vector<float>{largest});
+  EXPECT_FALSE(sum.fault());
+  EXPECT_EQ(sum.half(1, 0), largest * kMostExpertsPerToken);
 }
 
 }  // namespace

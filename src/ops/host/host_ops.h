@@ -1,33 +1,20 @@
 // The operations on the processor: the reference that every other device is compared with, and a product of its own.
 #pragma once
 
-#include <vector>
-
 #include "base/pool.h"
+#include "ops/host/host_experts.h"
 #include "ops/host/kernels.h"
+#include "ops/host/scratch.h"
 #include "ops/ops.h"
 
 namespace tandem::ops::host {
-
-// Scratch memory that grows to the largest size asked for and is kept.
-template <typename T>
-class Scratch {
- public:
-  T* get(int64_t count) {
-    if (static_cast<int64_t>(data_.size()) < count) data_.resize(static_cast<size_t>(count));
-    return data_.data();
-  }
-
- private:
-  std::vector<T> data_;
-};
 
 class HostOps final : public Ops {
  public:
   // `round_inputs`: the inputs of matrix products are rounded to BF16. `kernels` is for tests; the pool must outlive
   // the object.
   HostOps(base::WorkerPool& pool, bool round_inputs, const Kernels& kernels = host::kernels())
-      : pool_(pool), kernels_(kernels), round_inputs_(round_inputs) {}
+      : pool_(pool), kernels_(kernels), round_inputs_(round_inputs), experts_(pool, kernels) {}
 
   void embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) override;
   void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
@@ -67,6 +54,7 @@ class HostOps final : public Ops {
   base::WorkerPool& pool_;
   const Kernels& kernels_;
   bool round_inputs_;
+  HostExperts experts_;
   Scratch<float> rounded_;
   Scratch<float> wide_a_, wide_b_, wide_c_;  // [tokens, streams * hidden] of hyper_mix and ngram_memory
   Scratch<float> narrow_;
@@ -75,9 +63,6 @@ class HostOps final : public Ops {
   Scratch<float> angles_;
   Scratch<float> partial_;
   Scratch<SoftmaxState> partial_state_;
-  Scratch<float> expert_floats_;
-  Scratch<int8_t> expert_values_;
-  Scratch<int32_t> expert_scales_;
 };
 
 }  // namespace tandem::ops::host

@@ -4,6 +4,7 @@
 // no kernel allocates, throws or starts threads, and all may run at once on different outputs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tandem::ops::host {
@@ -47,20 +48,24 @@ struct DeltaHead {
   int64_t out_stride;
 };
 
-// One NVFP4 expert matrix in units of 16 rows x 64 inputs (numeric/nvfp4.h).
-struct Nvfp4Matrix {
-  const uint8_t* units = nullptr;
-  int64_t rows = 0;
-  int64_t inputs = 0;
+// ---- Experts (docs/architecture.md, "Numbers") ----
+// Matrices of experts lie in tiles of 16 rows (docs/artifact.md). A product takes one tile and any number of columns,
+// and gives out[16 * c + r] for column c and row r.
+
+inline constexpr int64_t kExpertTileRows = 16;
+
+// 16 inputs of one column, quantised for the canonical 4-bit product.
+struct Nvfp4Block {
+  int32_t values[4];  // bytes A = 2 * E2M1 of inputs 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15: the units' nibble order
+  int32_t scale;      // T' = 512 * E4M3
+  int32_t start;      // -12 * the sum of A: the products take 2 * E2M1 + 12 of the weights
 };
 
-// One column of activations for the canonical 4-bit product: values 2*E2M1 split for the units' nibble order, block
-// scales 512*E4M3, and the sum of each block's values.
-struct QuantisedColumn {
-  int8_t* values;       // [inputs]: for every 8 inputs first the four even ones, then the four odd ones
-  int32_t* scales;      // [inputs / 16]
-  int32_t* block_sums;  // [inputs / 16]
-};
+// What lies ahead of a stream of weights by this much is prefetched; reading ahead of the end of a record is harmless.
+inline constexpr int64_t kExpertPrefetchBytes = 4096;
+// A term p * y of the sum over experts must be smaller: then sixteen of them fit the sum's fixed point, in any order.
+inline constexpr float kLargestExpertTerm = 0x1p27F;
+inline constexpr int64_t kMostExpertsPerToken = 16;
 
 struct Kernels {
   const char* name;
@@ -100,12 +105,17 @@ struct Kernels {
   void (*block_scores)(const float* queries, int64_t heads, int64_t dim, float scale, const void* const* keys,
                        bool bf16, int64_t count, float* scores);
 
-  // Canonical 4-bit product of rows [row_begin, row_end) (multiples of 16): out[c][n] = float(R) * 2^-20 * scale.
-  void (*nvfp4_w4a4)(const Nvfp4Matrix& w, int64_t row_begin, int64_t row_end, const QuantisedColumn* columns,
-                     int64_t column_count, float scale, float* const* out);
-  // The same rows with FP32 activations: out[c][n] = scale * sum over k of x[c][k] * E2M1 * E4M3, inputs in order.
-  void (*nvfp4_w4a16)(const Nvfp4Matrix& w, int64_t row_begin, int64_t row_end, const float* const* x,
-                      int64_t column_count, float scale, float* const* out);
+  // Quantises x [inputs], a multiple of 16, as numeric/activation.h defines it; false where a value is not finite.
+  bool (*quantise_nvfp4)(const float* x, int64_t inputs, float input_scale, Nvfp4Block* out);
+  // Canonical 4-bit product: y = float(R) * 2^-20 * scale, scale = weight_scale * input_scale.
+  void (*nvfp4_w4a4)(const std::byte* tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
+                     float scale, float* out);
+  // With FP32 activations: y = scale * sum over inputs in order of x * E2M1 * E4M3.
+  void (*nvfp4_w4a16)(const std::byte* tile, int64_t inputs, const float* const* columns, int64_t count, float scale,
+                      float* out);
+  // sums[i] += llrint(p * y[i] * 2^32) for 16 channels, p * y rounded to FP32. False where a term is not below
+  // kLargestExpertTerm in magnitude; such a term adds nothing.
+  bool (*add_weighted)(const float* y, float p, int64_t* sums);
   // Row `row` of an FP8 matrix with 128 x 128 block scales (BF16, grid [ceil(rows/128), ceil(inputs/128)]) in FP32.
   void (*decode_fp8_row)(const uint8_t* codes, const uint16_t* scales, int64_t inputs, float* out);
 };

@@ -2,8 +2,10 @@
 #include "ops/host/kernels/attention.h"
 #include "ops/host/kernels/delta.h"
 #include "ops/host/kernels/elementwise.h"
-#include "ops/host/kernels/experts.h"
+#include "ops/host/kernels/expert_columns.h"
+#include "ops/host/kernels/fp8.h"
 #include "ops/host/kernels/linear.h"
+#include "ops/host/kernels/nvfp4.h"
 
 namespace tandem::ops::host::TANDEM_ISA {
 
@@ -26,8 +28,10 @@ const Kernels kTable = {
     .attention_piece = attention_piece,
     .attention_merge = attention_merge,
     .block_scores = block_scores,
+    .quantise_nvfp4 = quantise_nvfp4,
     .nvfp4_w4a4 = nvfp4_w4a4,
     .nvfp4_w4a16 = nvfp4_w4a16,
+    .add_weighted = add_weighted,
     .decode_fp8_row = decode_fp8_row,
 };
 

@@ -1,0 +1,226 @@
+#include "bench_experts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fmt/format.h>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/pool.h"
+#include "base/units.h"
+#include "bench_report.h"
+#include "ceilings.h"
+#include "commands.h"
+#include "device/buffer.h"
+#include "numeric/nvfp4.h"
+#include "ops/host/host_ops.h"
+#include "options.h"
+
+namespace tandem::app {
+namespace {
+
+constexpr int64_t kExpertsPerToken = 10;
+constexpr int64_t kSamples = 8;  // different random experts, repeated in memory
+
+struct ExpertsOptions {
+  int threads = 0;
+  int rounds = kLeastRounds;
+  int64_t hidden = 2560;
+  int64_t inner = 640;
+  uint64_t megabytes = 2304;
+  std::vector<std::string> formats;
+  std::vector<std::string> isas;
+  std::vector<int> columns = {1, 2, 4, 8};
+  bool json = false;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// The records of one format, spread over the memory that was asked for.
+struct Records {
+  device::Buffer memory;
+  std::vector<float> scalars;
+  ops::ExpertTable table;
+};
+
+void fill_nvfp4(std::mt19937_64& random, int64_t rows, int64_t inputs, std::span<std::byte> out) {
+  std::vector<uint8_t> codes(static_cast<size_t>(numeric::nvfp4_code_bytes(rows, inputs)));
+  std::vector<uint8_t> scales(static_cast<size_t>(numeric::nvfp4_scale_bytes(rows, inputs)));
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(random());
+  for (uint8_t& scale : scales) scale = static_cast<uint8_t>(0x28 + random() % 0x50);
+  numeric::pack_units(codes, scales, rows, inputs, out);
+}
+
+Records make_records(base::WorkerPool& pool, const ExpertsOptions& options) {
+  const int64_t matrix = numeric::nvfp4_record_bytes(options.inner, options.hidden);
+  Records records;
+  records.table.inner = options.inner;
+  records.table.hidden = options.hidden;
+  records.table.record_bytes = (3 * matrix + 4095) / 4096 * 4096;
+  records.table.experts = std::max<int64_t>(2 * kExpertsPerToken,
+                                            static_cast<int64_t>(options.megabytes << 20) / records.table.record_bytes);
+  records.memory = device::Buffer(records.table.experts * records.table.record_bytes);
+  std::mt19937_64 random(1);
+  std::byte* data = records.memory.data();
+  for (int64_t e = 0; e < kSamples; ++e) {
+    for (int64_t m = 0; m < 3; ++m) {
+      const int64_t rows = m == 2 ? options.hidden : options.inner;
+      const int64_t inputs = m == 2 ? options.inner : options.hidden;
+      fill_nvfp4(random, rows, inputs,
+                 {data + e * records.table.record_bytes + m * matrix, static_cast<size_t>(matrix)});
+    }
+  }
+  pool.run(records.table.experts - kSamples, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin + kSamples; e < end + kSamples; ++e) {
+      std::memcpy(data + e * records.table.record_bytes, data + e % kSamples * records.table.record_bytes,
+                  static_cast<size_t>(records.table.record_bytes));
+    }
+  });
+  for (int64_t i = 0; i < records.table.experts; ++i) {
+    // Gate and up have different input scales, so that each column is quantised for both.
+    records.scalars.insert(records.scalars.end(), {0x1p-12F, 0x1p-12F, 0x1p-12F, 0x1p-9F, 0x1.1p-9F, 0x1p-9F});
+  }
+  records.table.records = data;
+  records.table.scalars = records.scalars.data();
+  return records;
+}
+
+const ops::host::Kernels* kernels_of(const std::string& isa) {
+  return isa == "avx512" ? ops::host::avx512_kernels() : ops::host::avx2_kernels();
+}
+
+// Seconds of one pass over all records in calls of ten experts, each with `columns` columns.
+double run_pass(ops::host::HostOps& host, const Records& records, int64_t columns, const std::vector<float>& x,
+                std::vector<float>& out) {
+  const int64_t hidden = records.table.hidden;
+  std::vector<int32_t> ids(static_cast<size_t>(columns * kExpertsPerToken));
+  const std::vector<float> weights(ids.size(), 0.1F);
+  const int64_t calls = records.table.experts / kExpertsPerToken;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t call = 0; call < calls; ++call) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ids[i] = static_cast<int32_t>(call * kExpertsPerToken + static_cast<int64_t>(i) % kExpertsPerToken);
+    }
+    const ops::Fault fault = host.experts({.x = x.data(),
+                                           .tokens = columns,
+                                           .top_k = kExpertsPerToken,
+                                           .ids = ids.data(),
+                                           .weights = weights.data(),
+                                           .table = records.table,
+                                           .quantise_activations = true,
+                                           .lower = out.data(),
+                                           .upper = out.data() + columns * hidden});
+    if (fault >= 0) base::internal_error("bench", "column {} is faulty", fault);
+  }
+  const double seconds = seconds_since(begin);
+  const float sum = out[0] + out[static_cast<size_t>(columns * hidden)];
+  if (!std::isfinite(sum) || sum == 0.0F) base::internal_error("bench", "the experts' sum is {}", sum);
+  return seconds;
+}
+
+void measure_format(BenchReport& report, base::WorkerPool& pool, const ExpertsOptions& options,
+                    const std::string& format) {
+  const Records records = make_records(pool, options);
+  std::mt19937_64 random(2);
+  std::normal_distribution<float> normal;
+  for (const std::string& isa : options.isas) {
+    const ops::host::Kernels* kernels = kernels_of(isa);
+    if (kernels == nullptr) continue;
+    ops::host::HostOps host(pool, true, *kernels);
+    double one = 0;
+    for (const int columns : options.columns) {
+      std::vector<float> x(static_cast<size_t>(columns * options.hidden));
+      for (float& value : x) value = normal(random);
+      std::vector<float> out(2 * x.size());
+      std::vector<double> seconds;
+      for (int round = -1; round < options.rounds; ++round) {
+        const double pass = run_pass(host, records, columns, x, out);
+        if (round >= 0) seconds.push_back(pass);
+      }
+      const std::string name = fmt::format("experts.{}.{}.c{}", format, isa, columns);
+      const int64_t bytes = records.table.experts / kExpertsPerToken * kExpertsPerToken * records.table.record_bytes;
+      report.raw[name] = {{"bytes", bytes}, {"calls", records.table.experts / kExpertsPerToken}, {"s", seconds}};
+      const double rate = static_cast<double>(bytes) / median(seconds) / 1e9;
+      report.figures[name + ".read_fraction"] = rate / report.figures["read_gb_s"].get<double>();
+      if (columns == 1) one = median(seconds);
+      if (one > 0 && columns > 1) report.figures[name + ".cost_ratio"] = median(seconds) / one;
+    }
+  }
+}
+
+// What a call of the pool costs beyond the work itself: every thread has one piece, which spins for a fixed time.
+void measure_dispatch(BenchReport& report, base::WorkerPool& pool) {
+  constexpr double kWork = 20e-6;
+  std::vector<double> seconds;
+  for (int i = 0; i < 2000; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    pool.run(pool.threads(), 1, [](int64_t first, int64_t last) {
+      for (int64_t piece = first; piece < last; ++piece) {
+        const auto start = std::chrono::steady_clock::now();
+        while (seconds_since(start) < kWork) {
+        }
+      }
+    });
+    seconds.push_back(seconds_since(begin));
+  }
+  report.raw["dispatch"] = {{"median_s", median(seconds)}, {"work_s", kWork}, {"calls", seconds.size()}};
+  report.figures["pool.dispatch_us"] = (median(seconds) - kWork) * 1e6;
+}
+
+void bench_experts(const ExpertsOptions& options) {
+  if (options.rounds < kLeastRounds) base::bad_input("--rounds", "{} is below {}", options.rounds, kLeastRounds);
+  (void)numeric::nvfp4_record_bytes(options.inner, options.hidden);
+  base::WorkerPool pool(options.threads);
+  BenchReport report;
+  report.bench = "experts";
+  report.threads = pool.threads();
+  const Ceiling read = measure_read(pool, options.rounds);
+  report.raw["read_bytes"] = read.amount;
+  report.raw["read_s"] = read.seconds;
+  report.figures["read_gb_s"] = static_cast<double>(read.amount) / median(read.seconds) / 1e9;
+  measure_dispatch(report, pool);
+  for (const std::string& format : options.formats) measure_format(report, pool, options, format);
+  report.print(options.json);
+}
+
+}  // namespace
+
+void add_bench_experts(CLI::App& bench) {
+  const auto options = std::make_shared<ExpertsOptions>();
+  options->formats = {"nvfp4"};
+  options->isas = {"avx512", "avx2"};
+  CLI::App* command =
+      bench.add_subcommand("experts", "The processor's expert kernels against its read bandwidth, on random experts");
+  per_call(command->add_flag("--json", options->json, "Print one JSON object"));
+  per_call(command->add_option("--rounds", options->rounds, "Rounds of each measurement, at least 5"))
+      ->capture_default_str();
+  per_call(command->add_option("--threads", options->threads, "Threads that compute; 0 takes the cores that are free"))
+      ->capture_default_str();
+  per_call(command->add_option("--formats", options->formats, "Formats of the experts"))
+      ->delimiter(',')
+      ->check(CLI::IsMember({"nvfp4"}))
+      ->capture_default_str();
+  per_call(command->add_option("--isa", options->isas, "Instruction sets, as far as the processor has them"))
+      ->delimiter(',')
+      ->check(CLI::IsMember({"avx512", "avx2"}))
+      ->capture_default_str();
+  per_call(command->add_option("--columns", options->columns, "Columns that each expert computes"))
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  per_call(command->add_option("--hidden", options->hidden, "Width of the model"))->capture_default_str();
+  per_call(command->add_option("--inner", options->inner, "Width inside an expert"))->capture_default_str();
+  per_call(command->add_option("--megabytes", options->megabytes, "Memory that the records are spread over, in MiB"))
+      ->capture_default_str();
+  command->footer("Example:\n  tandem bench experts --formats nvfp4 --columns 1,2,4,8 --json");
+  command->callback([options] { bench_experts(*options); });
+}
+
+}  // namespace tandem::app

@@ -1,0 +1,174 @@
+// A register of 32-bit lanes, one lane a row of a tile: 16 rows with AVX-512, 8 with AVX2, where a tile takes two
+// passes. Integers are exact and FP32 lanes never meet, so both instruction sets give the same bits.
+#pragma once
+
+#include <cstddef>
+
+#include "ops/host/kernels/simd.h"
+
+namespace tandem::ops::host::TANDEM_ISA {
+
+#ifdef __AVX512F__
+
+inline constexpr int64_t kRowLanes = 16;
+using Rows = __m512i;
+using RowFloats = __m512;
+struct RowSums {
+  __m512i even, odd;  // 64-bit sums of rows 0, 2, … and 1, 3, …
+};
+
+inline Rows load_rows(const void* p) {
+  return _mm512_loadu_si512(p);
+}
+inline Rows set_rows(int32_t x) {
+  return _mm512_set1_epi32(x);
+}
+inline Rows and_rows(Rows a, Rows b) {
+  return _mm512_and_si512(a, b);
+}
+inline Rows or_rows(Rows a, Rows b) {
+  return _mm512_or_si512(a, b);
+}
+inline Rows add_rows(Rows a, Rows b) {
+  return _mm512_add_epi32(a, b);
+}
+inline Rows multiply_rows(Rows a, Rows b) {
+  return _mm512_mullo_epi32(a, b);
+}
+template <int kBits>
+inline Rows shift_right(Rows a) {
+  return _mm512_srli_epi32(a, kBits);
+}
+inline Rows shift_left(Rows a, Rows bits) {
+  return _mm512_sllv_epi32(a, bits);
+}
+// Each byte of `nibbles` (0 to 15) replaced by the table's.
+inline Rows lookup_bytes(const int8_t* table, Rows nibbles) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), nibbles);
+}
+inline RowSums no_sums() {
+  return {_mm512_setzero_si512(), _mm512_setzero_si512()};
+}
+// sums + a * b in 64 bits, b the same in all rows.
+inline RowSums add_products(RowSums sums, Rows a, int32_t b) {
+  const __m512i factor = _mm512_set1_epi32(b);
+  return {_mm512_add_epi64(sums.even, _mm512_mul_epi32(a, factor)),
+          _mm512_add_epi64(sums.odd, _mm512_mul_epi32(_mm512_srli_epi64(a, 32), factor))};
+}
+inline RowFloats to_float(RowSums a) {  // each rounded once
+  const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+  const __m512d even = _mm512_castps_pd(_mm512_castps256_ps512(_mm512_cvtepi64_ps(a.even)));
+  const __m256d odd = _mm256_castps_pd(_mm512_cvtepi64_ps(a.odd));
+  return _mm512_permutexvar_ps(order, _mm512_castpd_ps(_mm512_insertf64x4(even, odd, 1)));
+}
+inline RowFloats to_float(Rows a) {
+  return _mm512_cvtepi32_ps(a);
+}
+inline RowFloats set_row_floats(float x) {
+  return _mm512_set1_ps(x);
+}
+inline RowFloats multiply(RowFloats a, RowFloats b) {
+  return _mm512_mul_ps(a, b);
+}
+inline RowFloats multiply_add(RowFloats a, RowFloats b, RowFloats c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+inline void store_rows(float* p, RowFloats a) {
+  _mm512_storeu_ps(p, a);
+}
+// C = 2 * E2M1 of the lowest nibble of each lane.
+inline Rows e2m1_doubled(Rows codes) {
+  const __m512i table = _mm512_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  return _mm512_permutexvar_epi32(codes, table);
+}
+
+#else
+
+inline constexpr int64_t kRowLanes = 8;
+using Rows = __m256i;
+using RowFloats = __m256;
+struct RowSums {
+  __m256i even, odd;
+};
+
+inline Rows load_rows(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+inline Rows set_rows(int32_t x) {
+  return _mm256_set1_epi32(x);
+}
+inline Rows and_rows(Rows a, Rows b) {
+  return _mm256_and_si256(a, b);
+}
+inline Rows or_rows(Rows a, Rows b) {
+  return _mm256_or_si256(a, b);
+}
+inline Rows add_rows(Rows a, Rows b) {
+  return _mm256_add_epi32(a, b);
+}
+inline Rows multiply_rows(Rows a, Rows b) {
+  return _mm256_mullo_epi32(a, b);
+}
+template <int kBits>
+inline Rows shift_right(Rows a) {
+  return _mm256_srli_epi32(a, kBits);
+}
+inline Rows shift_left(Rows a, Rows bits) {
+  return _mm256_sllv_epi32(a, bits);
+}
+inline Rows lookup_bytes(const int8_t* table, Rows nibbles) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))),
+                             nibbles);
+}
+inline RowSums no_sums() {
+  return {_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+inline RowSums add_products(RowSums sums, Rows a, int32_t b) {
+  const __m256i factor = _mm256_set1_epi32(b);
+  return {_mm256_add_epi64(sums.even, _mm256_mul_epi32(a, factor)),
+          _mm256_add_epi64(sums.odd, _mm256_mul_epi32(_mm256_srli_epi64(a, 32), factor))};
+}
+inline RowFloats to_float(RowSums a) {  // AVX2 has no packed conversion from 64 bits
+  alignas(32) int64_t even[4];
+  alignas(32) int64_t odd[4];
+  alignas(32) float out[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(even), a.even);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(odd), a.odd);
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = static_cast<float>(even[i]);
+    out[2 * i + 1] = static_cast<float>(odd[i]);
+  }
+  return _mm256_load_ps(out);
+}
+inline RowFloats to_float(Rows a) {
+  return _mm256_cvtepi32_ps(a);
+}
+inline RowFloats set_row_floats(float x) {
+  return _mm256_set1_ps(x);
+}
+inline RowFloats multiply(RowFloats a, RowFloats b) {
+  return _mm256_mul_ps(a, b);
+}
+inline RowFloats multiply_add(RowFloats a, RowFloats b, RowFloats c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+inline void store_rows(float* p, RowFloats a) {
+  _mm256_storeu_ps(p, a);
+}
+inline Rows e2m1_doubled(Rows codes) {
+  const __m256i magnitudes = _mm256_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12);
+  const __m256i magnitude = _mm256_permutevar8x32_epi32(magnitudes, codes);  // reads the lowest 3 bits
+  const __m256i sign = _mm256_srai_epi32(_mm256_slli_epi32(codes, 28), 31);
+  return _mm256_sub_epi32(_mm256_xor_si256(magnitude, sign), sign);
+}
+
+#endif
+
+// What will be read next of a stream of weights.
+inline void prefetch(const std::byte* at, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(at + line), _MM_HINT_T0);
+  }
+}
+
+}  // namespace tandem::ops::host::TANDEM_ISA
