@@ -13,17 +13,9 @@
 #include <span>
 #include <vector>
 
+#include "ops/weight.h"
+
 namespace tandem::ops {
-
-enum class WeightFormat : uint8_t { kBF16, kF32 };
-
-// A weight matrix [rows, inputs], row-major.
-struct Weight {
-  const void* data = nullptr;
-  WeightFormat format = WeightFormat::kBF16;
-  int64_t rows = 0;
-  int64_t inputs = 0;
-};
 
 enum class ExpertFormat : uint8_t { kBF16, kNvfp4, kFp8Block };
 

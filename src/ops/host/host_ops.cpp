@@ -1,11 +1,9 @@
-// Embedding, norms, dense products, hyper-connections, convolutions and the n-gram memory.
+// Norms, hyper-connections, convolutions and the n-gram memory.
 #include "ops/host/host_ops.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-
-#include "numeric/bf16.h"
 
 namespace tandem::ops::host {
 
@@ -20,28 +18,6 @@ int64_t grain(int64_t products_each) {
 
 }  // namespace
 
-const float* HostOps::product_inputs(const float* x, int64_t count, bool exact_inputs) {
-  if (!round_inputs_ || exact_inputs) return x;
-  float* out = rounded_.get(count);
-  pool_.run(count, 1 << 16,
-            [&](int64_t begin, int64_t end) { kernels_.round_to_bf16(x + begin, end - begin, out + begin); });
-  return out;
-}
-
-void HostOps::embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) {
-  const int64_t width = table.inputs;
-  for (size_t t = 0; t < ids.size(); ++t) {
-    float* row = out + static_cast<int64_t>(t) * copies * width;
-    if (table.format == WeightFormat::kBF16) {
-      const uint16_t* source = static_cast<const uint16_t*>(table.data) + ids[t] * width;
-      for (int64_t i = 0; i < width; ++i) row[i] = numeric::bf16_to_float(source[i]);
-    } else {
-      std::copy_n(static_cast<const float*>(table.data) + ids[t] * width, width, row);
-    }
-    for (int64_t copy = 1; copy < copies; ++copy) std::copy_n(row, width, row + copy * width);
-  }
-}
-
 void HostOps::rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
                        float* out) {
   pool_.run(tokens * groups, grain(8 * width), [&](int64_t begin, int64_t end) {
@@ -49,22 +25,6 @@ void HostOps::rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t w
       kernels_.rms_norm(x + i * width, width, eps, 1.0F, weight + i % groups * width, out + i * width);
     }
   });
-}
-
-void HostOps::run_linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y, float* upper) {
-  const float* inputs = product_inputs(x, tokens * w.inputs, exact_inputs);
-  const DenseMatrix matrix{w.data, w.format == WeightFormat::kBF16, w.inputs};
-  pool_.run(w.rows, std::max<int64_t>(4, grain(tokens * w.inputs)), [&](int64_t begin, int64_t end) {
-    kernels_.linear(inputs, w.inputs, tokens, matrix, begin, end, y, upper, w.rows);
-  });
-}
-
-void HostOps::linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) {
-  run_linear(x, tokens, w, exact_inputs, y, nullptr);
-}
-
-void HostOps::linear_halves(const float* x, int64_t tokens, const Weight& w, float* lower, float* upper) {
-  run_linear(x, tokens, w, false, lower, upper);
 }
 
 void HostOps::add(float* y, const float* x, int64_t count) {

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/weight.h"
+
 namespace tandem::ops::host {
 
 // One weight matrix [rows, inputs] in BF16 or FP32.
@@ -67,6 +69,8 @@ inline constexpr int64_t kExpertPrefetchBytes = 4096;
 inline constexpr float kLargestExpertTerm = 0x1p27F;
 inline constexpr int64_t kMostExpertsPerToken = 16;
 
+inline constexpr int64_t kDenseScratchRows = 16;
+
 struct Kernels {
   const char* name;
 
@@ -75,6 +79,13 @@ struct Kernels {
   // `y_upper` the inputs [0, K/2) go to y and [K/2, K) to y_upper.
   void (*linear)(const float* x, int64_t x_stride, int64_t columns, const DenseMatrix& w, int64_t row_begin,
                  int64_t row_end, float* y, float* y_upper, int64_t y_stride);
+  // The same for a quantised matrix. Weights are decoded to FP32 with their scales of blocks and groups (exact, or
+  // rounded once where such a scale is FP32), summed as above, and the sum takes what scales the row or the tensor.
+  // `scratch` has kDenseScratchRows * inputs floats; the bits do not depend on whether it is used.
+  void (*linear_quantised)(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
+                           int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch);
+  // Row `row` of any matrix in FP32, all scales applied.
+  void (*decode_row)(const Weight& w, int64_t row, float* out);
   void (*round_to_bf16)(const float* x, int64_t count, float* out);  // to nearest even, back in FP32
 
   // out = x * rsqrt(mean(x^2) + eps) * (one_plus + weight)

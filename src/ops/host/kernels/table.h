@@ -1,6 +1,7 @@
 // The kernels of one instruction set as a table; included by the two files that compile it.
 #include "ops/host/kernels/attention.h"
 #include "ops/host/kernels/delta.h"
+#include "ops/host/kernels/dense.h"
 #include "ops/host/kernels/elementwise.h"
 #include "ops/host/kernels/expert_columns.h"
 #include "ops/host/kernels/fp8.h"
@@ -13,6 +14,8 @@ extern const Kernels kTable;
 const Kernels kTable = {
     .name = TANDEM_ISA_NAME,
     .linear = linear,
+    .linear_quantised = linear_quantised,
+    .decode_row = decode_row,
     .round_to_bf16 = round_to_bf16,
     .rms_norm = rms_norm,
     .silu_scaled = silu_scaled,

@@ -1,0 +1,56 @@
+// Embedding and dense products in every weight format.
+#include <algorithm>
+
+#include "ops/host/host_ops.h"
+
+namespace tandem::ops::host {
+
+namespace {
+
+// Work worth handing to another thread: about 20 microseconds of FMAs.
+constexpr int64_t kLinearGrain = 1 << 18;
+
+}  // namespace
+
+const float* HostOps::product_inputs(const float* x, int64_t count, bool exact_inputs) {
+  if (!round_inputs_ || exact_inputs) return x;
+  float* out = rounded_.get(count);
+  pool_.run(count, 1 << 16,
+            [&](int64_t begin, int64_t end) { kernels_.round_to_bf16(x + begin, end - begin, out + begin); });
+  return out;
+}
+
+void HostOps::embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) {
+  const int64_t width = table.inputs;
+  for (size_t t = 0; t < ids.size(); ++t) {
+    float* row = out + static_cast<int64_t>(t) * copies * width;
+    kernels_.decode_row(table, ids[t], row);
+    for (int64_t copy = 1; copy < copies; ++copy) std::copy_n(row, width, row + copy * width);
+  }
+}
+
+void HostOps::run_linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y, float* upper) {
+  const float* inputs = product_inputs(x, tokens * w.inputs, exact_inputs);
+  const int64_t products = std::max<int64_t>(1, tokens * w.inputs);
+  const bool plain = w.format == WeightFormat::kBF16 || w.format == WeightFormat::kF32;
+  const DenseMatrix matrix{w.data, w.format == WeightFormat::kBF16, w.inputs};
+  pool_.run(w.rows, std::max<int64_t>(4, kLinearGrain / products), [&](int64_t begin, int64_t end) {
+    if (plain) {
+      kernels_.linear(inputs, w.inputs, tokens, matrix, begin, end, y, upper, w.rows);
+      return;
+    }
+    thread_local Scratch<float> decoded;
+    kernels_.linear_quantised(inputs, w.inputs, tokens, w, begin, end, y, upper, w.rows,
+                              decoded.get(kDenseScratchRows * w.inputs));
+  });
+}
+
+void HostOps::linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) {
+  run_linear(x, tokens, w, exact_inputs, y, nullptr);
+}
+
+void HostOps::linear_halves(const float* x, int64_t tokens, const Weight& w, float* lower, float* upper) {
+  run_linear(x, tokens, w, false, lower, upper);
+}
+
+}  // namespace tandem::ops::host
