@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/progress.sh"
 readonly build_packages=(
   g++ cmake ninja-build pkg-config
   nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libssl-dev libpcre2-dev libutf8proc-dev libxxhash-dev
-  libhwloc-dev libgtest-dev libgmock-dev
+  libhwloc-dev liburing-dev libgtest-dev libgmock-dev
   curl jq ca-certificates
 )
 readonly check_packages=(clang-format-19 python3 ccache)

@@ -53,6 +53,17 @@ File File::open_write(const std::filesystem::path& path) {
   return file;
 }
 
+std::optional<File> File::reopen_direct() const {
+  File file;
+  file.fd_ = ::open(fmt::format("/proc/self/fd/{}", fd_).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (file.fd_ < 0) return std::nullopt;
+  file.path_ = path_;
+  // Some file systems accept the flag and refuse the reads.
+  alignas(4096) std::byte block[4096];
+  if (::pread(file.fd_, block, sizeof block, 0) < 0) return std::nullopt;
+  return file;
+}
+
 File::File(File&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 
 File& File::operator=(File&& other) noexcept {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,11 @@ class File {
   static File open_read(const std::filesystem::path& path);
   // Opens for reading and writing; creates where absent, keeps what is there.
   static File open_write(const std::filesystem::path& path);
+
+  // The same file (not the one that may stand under its name by now), opened for reads past the page cache; nothing
+  // where the file system refuses. Such reads need offset, length and address at multiples of the device's block,
+  // for which 4096 serves.
+  std::optional<File> reopen_direct() const;
 
   File() = default;
   File(File&& other) noexcept;

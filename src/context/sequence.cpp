@@ -121,6 +121,10 @@ void Sequence::forward(std::span<const int32_t> tokens, const model::ForwardRequ
   length_ += static_cast<int64_t>(tokens.size());
 }
 
+void Sequence::prefetch(std::span<const int32_t> tokens) {
+  memory_->model.prefetch(view(), tokens);
+}
+
 void Sequence::draft(const model::Model::DraftRequest& request, model::Model::DraftOutput& output) {
   reserve(request.first + static_cast<int64_t>(request.next_tokens.size()));
   memory_->model.draft(view(), request, output);

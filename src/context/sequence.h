@@ -47,6 +47,8 @@ class Sequence {
   // Runs the model over `tokens` and extends the state by them. Throws base::Error{kUnavailable} where the pages do
   // not suffice; the state is then unchanged.
   void forward(std::span<const int32_t> tokens, const model::ForwardRequest& request, model::ForwardOutput& output);
+  // Says that these tokens come next, as early as that is known (model::Model::prefetch).
+  void prefetch(std::span<const int32_t> tokens);
   // The draft head over entries that follow those drafted so far.
   void draft(const model::Model::DraftRequest& request, model::Model::DraftOutput& output);
 

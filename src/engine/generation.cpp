@@ -47,6 +47,9 @@ void Generation::prefill() {
   const int64_t end = std::min(outcome_.prompt_tokens, (begin / plan_.prefill_chunk + 1) * plan_.prefill_chunk);
   const bool last = end == outcome_.prompt_tokens;
   const std::span<const int32_t> prompt(plan_.prompt);
+  // The chunk after this one too: what it needs from disk comes while this one is computed.
+  const int64_t ahead = std::min(outcome_.prompt_tokens, end + plan_.prefill_chunk);
+  sequence_->prefetch(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(ahead - begin)));
   sequence_->forward(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
                      last && plan_.max_tokens > 0 ? &logits_ : nullptr);
   if (!last) return;
@@ -66,6 +69,7 @@ void Generation::draw() {
     finish(FinishReason::kStop, {});
     return;
   }
+  if (outcome_.completion_tokens < plan_.max_tokens) sequence_->prefetch({&token, 1});
   outcome_.token_ids.push_back(token);
   if (answer_.in_reasoning()) ++outcome_.reasoning_tokens;
   auto events = answer_.push(token);

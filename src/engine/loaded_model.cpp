@@ -23,6 +23,8 @@ class ModelSequence : public TextSequence {
     if (logits != nullptr) logits->swap(output_.logits);
   }
 
+  void prefetch(std::span<const int32_t> tokens) override { sequence_.prefetch(tokens); }
+
  private:
   context::Sequence sequence_;
   model::ForwardOutput output_;

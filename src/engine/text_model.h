@@ -18,6 +18,8 @@ class TextSequence {
   // Consumes at least one token. Where `logits` is not null it receives those that follow the last token, [vocab].
   // Throws base::Error; the sequence is then of no further use.
   virtual void forward(std::span<const int32_t> tokens, std::vector<float>* logits) = 0;
+  // Says that these tokens come next, so that what they need from disk is on its way. Not required, and not binding.
+  virtual void prefetch(std::span<const int32_t> tokens) { (void)tokens; }
 };
 
 // Used by one thread at a time; its sequences share the model and are not run at the same time.

@@ -22,6 +22,8 @@ class Decoder final : public Model {
   int64_t weight_bytes() const override { return weight_bytes_; }
   void forward(const SequenceView& view, std::span<const int32_t> tokens, const ForwardRequest& request,
                ForwardOutput& output) override;
+  void prefetch(const SequenceView& view, std::span<const int32_t> tokens) override;
+  experts::NgramCounters ngram_counters() const override;
   bool has_draft_head() const override { return draft_ != nullptr; }
   int64_t draft_width() const override { return config_.width(); }
   void draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) override;
@@ -61,7 +63,7 @@ Decoder::Decoder(const artifact::Artifact& artifact, base::WorkerPool& pool, con
   for (int64_t i = 0; i < config_.layers; ++i) {
     const std::string name = root + ".layers." + std::to_string(i);
     if (std::count(config_.ngram_layers.begin(), config_.ngram_layers.end(), i) > 0) {
-      ngram_[i] = std::make_unique<NgramMemory>(config_, name + ".ple", loader, layout);
+      ngram_[i] = std::make_unique<NgramMemory>(config_, name + ".ple", options.ngram, loader, layout);
     }
     layers_.push_back(std::make_unique<DecoderLayer>(config_, name, config_.layer_types[static_cast<size_t>(i)],
                                                      options, loader, layout));
@@ -154,11 +156,22 @@ void Decoder::forward(const SequenceView& view, std::span<const int32_t> tokens,
   const auto count = static_cast<int64_t>(tokens.size());
   const Step step = make_step(view, view.length, count);
   output = {};
+  prefetch(view, tokens);  // the rows come while the layers before the memory are computed
   const Arena::Scope scope(arena_);
   float* state = arena_.take<float>(count * config_.width());
   ops_.embed(embedding_, tokens, config_.streams, state);
   run_layers(step, tokens, state, request, output);
   finish(step, state, request, output);
+}
+
+void Decoder::prefetch(const SequenceView& view, std::span<const int32_t> tokens) {
+  for (const auto& [layer, memory] : ngram_) memory->prefetch(view, tokens);
+}
+
+experts::NgramCounters Decoder::ngram_counters() const {
+  experts::NgramCounters sum;
+  for (const auto& [layer, memory] : ngram_) sum += memory->counters();
+  return sum;
 }
 
 void Decoder::draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) {

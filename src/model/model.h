@@ -14,6 +14,7 @@
 
 #include "artifact/artifact.h"
 #include "base/pool.h"
+#include "experts/ngram_table.h"
 #include "model/config.h"
 
 namespace tandem::model {
@@ -33,8 +34,9 @@ enum class ExpertMode {
 struct LoadOptions {
   Activations activations = Activations::kBF16;
   ExpertMode expert_mode = ExpertMode::kW4A4;
-  int64_t indexer_budget = 0;  // tokens; 0 takes the config's (tests override it)
-  bool quiet = true;           // no progress on standard error
+  int64_t indexer_budget = 0;   // tokens; 0 takes the config's (tests override it)
+  experts::NgramOptions ngram;  // how rows of the n-gram table are read and kept
+  bool quiet = true;            // no progress on standard error
 };
 
 // Bytes of the state of sequences (docs/architecture.md, "State").
@@ -85,6 +87,11 @@ class Model {
   // adds T to the length afterwards. Not thread-safe: one forward at a time.
   virtual void forward(const SequenceView& view, std::span<const int32_t> tokens, const ForwardRequest& request,
                        ForwardOutput& output) = 0;
+
+  // Tells the model that these tokens will be the next of the sequence, as early as that is known, so that what lies on
+  // disk is on its way when forward() needs it. A hint: ids outside the vocabulary are no error here.
+  virtual void prefetch(const SequenceView& view, std::span<const int32_t> tokens) = 0;
+  virtual experts::NgramCounters ngram_counters() const = 0;  // summed over the layers that have such a memory
 
   // The draft head (docs/architecture.md, "The draft head"). Entry i takes the target's hidden state of position
   // first + i (kept by the last forward call that covered it, or the draft's own for a chained step) and the embedding

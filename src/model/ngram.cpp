@@ -18,7 +18,8 @@ NgramHash load_hash(const Config& config, const std::string& name, WeightLoader&
           loader.integers(name + ".ngram_heads_offsets", heads), config.eos_token};
 }
 
-experts::NgramTable open_table(const Config& config, const std::string& name, WeightLoader& loader) {
+std::unique_ptr<experts::NgramTable> open_table(const Config& config, const std::string& name,
+                                                const experts::NgramOptions& options, WeightLoader& loader) {
   const artifact::Object& object = loader.artifact().at(name);
   const int64_t heads = (config.ngram_size - 1) * config.ngram_heads_per_size;
   const int64_t width = config.ngram_embed_dim / heads;
@@ -26,7 +27,8 @@ experts::NgramTable open_table(const Config& config, const std::string& name, We
     base::bad_input(loader.artifact().folder().string(), "{} does not have rows of {} values", name, width);
   }
   const bool fp8 = object.encoding == artifact::Encoding::kNgramF8E4M3;
-  return {loader.artifact(), object, fp8 ? *loader.vector(name + ".weight_scale", 1) : 1.0F};
+  const float scale = fp8 ? *loader.vector(name + ".weight_scale", 1) : 1.0F;
+  return std::make_unique<experts::NgramTable>(experts::NgramSource::of(loader.artifact(), object, scale), options);
 }
 
 }  // namespace
@@ -64,10 +66,11 @@ void NgramHash::rows(int64_t token, int64_t previous, int64_t before, std::span<
   }
 }
 
-NgramMemory::NgramMemory(const Config& config, const std::string& name, WeightLoader& loader, LayoutBuilder& layout)
+NgramMemory::NgramMemory(const Config& config, const std::string& name, const experts::NgramOptions& options,
+                         WeightLoader& loader, LayoutBuilder& layout)
     : config_(config),
       hash_(load_hash(config, name + ".ple_embedding", loader)),
-      table_(open_table(config, name + ".ple_embedding.ngram_embedding", loader)),
+      table_(open_table(config, name + ".ple_embedding.ngram_embedding", options, loader)),
       history_offset_(layout.slot_floats((config.ngram_conv_kernel - 1) * config.ngram_size * config.width())),
       window_offset_(layout.slot_floats(kWindow)) {
   const int64_t width = config.width();
@@ -79,31 +82,39 @@ NgramMemory::NgramMemory(const Config& config, const std::string& name, WeightLo
   weights_.conv = loader.convolution(name + ".conv1d.weight", width, config.ngram_conv_kernel);
   weights_.kernel = config.ngram_conv_kernel;
   weights_.dilation = config.ngram_size;
-  if (hash_.reach() > table_.rows()) {
-    base::bad_input(name, "the n-gram heads reach row {}, the table has {}", hash_.reach(), table_.rows());
+  if (hash_.reach() > table_->rows()) {
+    base::bad_input(name, "the n-gram heads reach row {}, the table has {}", hash_.reach(), table_->rows());
   }
+}
+
+std::vector<int64_t> NgramMemory::rows(int64_t position, const int32_t* window, std::span<const int32_t> tokens) const {
+  const auto token_at = [&](int64_t t) -> int64_t {
+    if (t >= 0) return tokens[static_cast<size_t>(t)];
+    return position + t >= 0 ? window[-t - 1] : -1;
+  };
+  const auto heads = static_cast<size_t>(hash_.heads());
+  std::vector<int64_t> ids(tokens.size() * heads);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto t = static_cast<int64_t>(i);
+    hash_.rows(token_at(t), token_at(t - 1), token_at(t - 2), std::span(ids).subspan(i * heads, heads));
+  }
+  return ids;
+}
+
+void NgramMemory::prefetch(const SequenceView& view, std::span<const int32_t> tokens) const {
+  table_->prefetch(rows(view.length, reinterpret_cast<const int32_t*>(view.slot + window_offset_), tokens));
 }
 
 void NgramMemory::forward(const Step& step, std::span<const int32_t> tokens, float* state) const {
   const Arena::Scope scope(step.arena);
   auto* window = reinterpret_cast<int32_t*>(step.slot(window_offset_));  // [0] the token before, [1] the one before it
-  const auto token_at = [&](int64_t t) -> int64_t {
-    if (t >= 0) return tokens[static_cast<size_t>(t)];
-    return step.position + t >= 0 ? window[-t - 1] : -1;
-  };
-  std::vector<int64_t> ids(static_cast<size_t>(step.tokens * hash_.heads()));
-  for (int64_t t = 0; t < step.tokens; ++t) {
-    hash_.rows(token_at(t), token_at(t - 1), token_at(t - 2),
-               std::span(ids).subspan(static_cast<size_t>(t * hash_.heads()), static_cast<size_t>(hash_.heads())));
-  }
-  float* rows = step.arena.take<float>(step.tokens * config_.ngram_embed_dim);
-  table_.read(ids, rows);
-  step.ops.ngram_memory(weights_, rows, step.tokens, config_.streams, config_.hidden, step.eps,
+  const std::vector<int64_t> ids = rows(step.position, window, tokens);
+  float* values = step.arena.take<float>(step.tokens * config_.ngram_embed_dim);
+  table_->read(ids, values);
+  step.ops.ngram_memory(weights_, values, step.tokens, config_.streams, config_.hidden, step.eps,
                         step.slot(history_offset_), state);
-  const int64_t last = token_at(step.tokens - 1);
-  const int64_t before = token_at(step.tokens - 2);
-  window[0] = static_cast<int32_t>(last);
-  window[1] = static_cast<int32_t>(before);
+  window[1] = step.tokens > 1 ? tokens[tokens.size() - 2] : step.position > 0 ? window[0] : -1;
+  window[0] = tokens.back();
 }
 
 }  // namespace tandem::model

@@ -38,15 +38,24 @@ class NgramHash {
 class NgramMemory {
  public:
   // `name` is the module's, "model.language_model.layers.1.ple".
-  NgramMemory(const Config& config, const std::string& name, WeightLoader& loader, LayoutBuilder& layout);
+  NgramMemory(const Config& config, const std::string& name, const experts::NgramOptions& options, WeightLoader& loader,
+              LayoutBuilder& layout);
+
+  // Starts to read the rows of `tokens`, which follow the sequence's `view.length` tokens.
+  void prefetch(const SequenceView& view, std::span<const int32_t> tokens) const;
 
   // state [tokens, streams, hidden] += the memory's answer to `tokens`; moves the window and the convolution on.
   void forward(const Step& step, std::span<const int32_t> tokens, float* state) const;
 
+  experts::NgramCounters counters() const { return table_->counters(); }
+
  private:
+  // The rows of every token's window, [tokens, heads]. `window` is the slot's.
+  std::vector<int64_t> rows(int64_t position, const int32_t* window, std::span<const int32_t> tokens) const;
+
   const Config& config_;
   NgramHash hash_;
-  experts::NgramTable table_;
+  std::unique_ptr<experts::NgramTable> table_;
   ops::NgramWeights weights_;
   int64_t history_offset_;
   int64_t window_offset_;  // the two tokens before, as int32
