@@ -17,7 +17,9 @@
 #include "ceilings.h"
 #include "commands.h"
 #include "device/buffer.h"
+#include "numeric/block_units.h"
 #include "numeric/nvfp4.h"
+#include "ops/expert_types.h"
 #include "ops/host/host_ops.h"
 #include "options.h"
 
@@ -43,7 +45,22 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The records of one format, spread over the memory that was asked for.
+struct Format {
+  const char* name;
+  ops::ExpertFormat format;
+};
+constexpr Format kFormats[] = {{"nvfp4", ops::ExpertFormat::kNvfp4},    {"iq3_s", ops::ExpertFormat::kIq3s},
+                               {"iq3_xxs", ops::ExpertFormat::kIq3xxs}, {"iq2_s", ops::ExpertFormat::kIq2s},
+                               {"iq4_xs", ops::ExpertFormat::kIq4xs},   {"iq4_nl", ops::ExpertFormat::kIq4nl},
+                               {"q2_0", ops::ExpertFormat::kQ2_0}};
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const Format& format : kFormats) names.emplace_back(format.name);
+  return names;
+}
+
+// The records of one format, all three matrices in it, spread over the memory that was asked for.
 struct Records {
   device::Buffer memory;
   std::vector<float> scalars;
@@ -58,42 +75,70 @@ void fill_nvfp4(std::mt19937_64& random, int64_t rows, int64_t inputs, std::span
   numeric::pack_units(codes, scales, rows, inputs, out);
 }
 
-Records make_records(base::WorkerPool& pool, const ExpertsOptions& options) {
-  const int64_t matrix = numeric::nvfp4_record_bytes(options.inner, options.hidden);
+void fill_blocks(std::mt19937_64& random, ops::ExpertFormat format, int64_t rows, int64_t inputs,
+                 std::span<std::byte> out) {
+  const numeric::GgmlType type = ops::ggml_type_of(format);
+  std::vector<std::byte> blocks(out.size());
+  for (std::byte& byte : blocks) byte = static_cast<std::byte>(random());
+  for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(numeric::ggml_type(type).block_bytes)) {
+    const auto scale = static_cast<uint16_t>(0x0800 + random() % 0x800);  // 2^-13 to 2^-11
+    std::memcpy(blocks.data() + at, &scale, sizeof scale);
+  }
+  numeric::pack_block_units(*numeric::find_block_unit(type), blocks, rows, inputs, out);
+}
+
+// The width inside an expert, made whole blocks of the format.
+int64_t inner_for(const ExpertsOptions& options, ops::ExpertFormat format) {
+  const int64_t unit = ops::is_block_format(format) ? numeric::find_block_unit(ops::ggml_type_of(format))->inputs
+                                                    : numeric::kNvfp4UnitInputs;
+  return (options.inner + unit - 1) / unit * unit;
+}
+
+Records make_records(base::WorkerPool& pool, const ExpertsOptions& options, ops::ExpertFormat format) {
   Records records;
-  records.table.inner = options.inner;
-  records.table.hidden = options.hidden;
-  records.table.record_bytes = (3 * matrix + 4095) / 4096 * 4096;
-  records.table.experts = std::max<int64_t>(2 * kExpertsPerToken,
-                                            static_cast<int64_t>(options.megabytes << 20) / records.table.record_bytes);
-  records.memory = device::Buffer(records.table.experts * records.table.record_bytes);
+  ops::ExpertTable& table = records.table;
+  table.inner = inner_for(options, format);
+  table.hidden = options.hidden;
+  table.place(format, format, format);
+  table.experts =
+      std::max<int64_t>(2 * kExpertsPerToken, static_cast<int64_t>(options.megabytes << 20) / table.record_bytes);
+  records.memory = device::Buffer(table.experts * table.record_bytes);
   std::mt19937_64 random(1);
   std::byte* data = records.memory.data();
   for (int64_t e = 0; e < kSamples; ++e) {
-    for (int64_t m = 0; m < 3; ++m) {
-      const int64_t rows = m == 2 ? options.hidden : options.inner;
-      const int64_t inputs = m == 2 ? options.inner : options.hidden;
-      fill_nvfp4(random, rows, inputs,
-                 {data + e * records.table.record_bytes + m * matrix, static_cast<size_t>(matrix)});
+    for (int m = 0; m < 3; ++m) {
+      const int64_t rows = m == 2 ? table.hidden : table.inner;
+      const int64_t inputs = m == 2 ? table.inner : table.hidden;
+      const int64_t bytes = table.matrices[1].offset;  // all three have as many weights
+      const std::span<std::byte> out(data + e * table.record_bytes + table.matrices[m].offset,
+                                     static_cast<size_t>(bytes));
+      if (format == ops::ExpertFormat::kNvfp4) {
+        fill_nvfp4(random, rows, inputs, out);
+      } else {
+        fill_blocks(random, format, rows, inputs, out);
+      }
     }
   }
-  pool.run(records.table.experts - kSamples, 1, [&](int64_t begin, int64_t end) {
+  pool.run(table.experts - kSamples, 1, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin + kSamples; e < end + kSamples; ++e) {
-      std::memcpy(data + e * records.table.record_bytes, data + e % kSamples * records.table.record_bytes,
-                  static_cast<size_t>(records.table.record_bytes));
+      std::memcpy(data + e * table.record_bytes, data + e % kSamples * table.record_bytes,
+                  static_cast<size_t>(table.record_bytes));
     }
   });
-  for (int64_t i = 0; i < records.table.experts; ++i) {
+  for (int64_t i = 0; i < table.experts; ++i) {
     // Gate and up have different input scales, so that each column is quantised for both.
     records.scalars.insert(records.scalars.end(), {0x1p-12F, 0x1p-12F, 0x1p-12F, 0x1p-9F, 0x1.1p-9F, 0x1p-9F});
   }
-  records.table.records = data;
-  records.table.scalars = records.scalars.data();
+  table.records = data;
+  table.scalars = records.scalars.data();
   return records;
 }
 
 const ops::host::Kernels* kernels_of(const std::string& isa) {
-  return isa == "avx512" ? ops::host::avx512_kernels() : ops::host::avx2_kernels();
+  if (isa == "avx2") return ops::host::avx2_kernels();
+  // The best AVX-512 set of this processor, or the one without VBMI by name.
+  const ops::host::Kernels* best = ops::host::avx512vbmi_kernels();
+  return isa == "avx512" && best != nullptr ? best : ops::host::avx512_kernels();
 }
 
 // Seconds of one pass over all records in calls of ten experts, each with `columns` columns.
@@ -125,9 +170,8 @@ double run_pass(ops::host::HostOps& host, const Records& records, int64_t column
   return seconds;
 }
 
-void measure_format(BenchReport& report, base::WorkerPool& pool, const ExpertsOptions& options,
-                    const std::string& format) {
-  const Records records = make_records(pool, options);
+void measure_format(BenchReport& report, base::WorkerPool& pool, const ExpertsOptions& options, const Format& format) {
+  const Records records = make_records(pool, options, format.format);
   std::mt19937_64 random(2);
   std::normal_distribution<float> normal;
   for (const std::string& isa : options.isas) {
@@ -144,7 +188,7 @@ void measure_format(BenchReport& report, base::WorkerPool& pool, const ExpertsOp
         const double pass = run_pass(host, records, columns, x, out);
         if (round >= 0) seconds.push_back(pass);
       }
-      const std::string name = fmt::format("experts.{}.{}.c{}", format, isa, columns);
+      const std::string name = fmt::format("experts.{}.{}.c{}", format.name, isa, columns);
       const int64_t bytes = records.table.experts / kExpertsPerToken * kExpertsPerToken * records.table.record_bytes;
       report.raw[name] = {{"bytes", bytes}, {"calls", records.table.experts / kExpertsPerToken}, {"s", seconds}};
       const double rate = static_cast<double>(bytes) / median(seconds) / 1e9;
@@ -186,7 +230,10 @@ void bench_experts(const ExpertsOptions& options) {
   report.raw["read_s"] = read.seconds;
   report.figures["read_gb_s"] = static_cast<double>(read.amount) / median(read.seconds) / 1e9;
   measure_dispatch(report, pool);
-  for (const std::string& format : options.formats) measure_format(report, pool, options, format);
+  for (const Format& format : kFormats) {
+    if (std::find(options.formats.begin(), options.formats.end(), format.name) == options.formats.end()) continue;
+    measure_format(report, pool, options, format);
+  }
   report.print(options.json);
 }
 
@@ -194,7 +241,7 @@ void bench_experts(const ExpertsOptions& options) {
 
 void add_bench_experts(CLI::App& bench) {
   const auto options = std::make_shared<ExpertsOptions>();
-  options->formats = {"nvfp4"};
+  options->formats = format_names();
   options->isas = {"avx512", "avx2"};
   CLI::App* command =
       bench.add_subcommand("experts", "The processor's expert kernels against its read bandwidth, on random experts");
@@ -205,11 +252,11 @@ void add_bench_experts(CLI::App& bench) {
       ->capture_default_str();
   per_call(command->add_option("--formats", options->formats, "Formats of the experts"))
       ->delimiter(',')
-      ->check(CLI::IsMember({"nvfp4"}))
+      ->check(CLI::IsMember(format_names()))
       ->capture_default_str();
   per_call(command->add_option("--isa", options->isas, "Instruction sets, as far as the processor has them"))
       ->delimiter(',')
-      ->check(CLI::IsMember({"avx512", "avx2"}))
+      ->check(CLI::IsMember({"avx512", "avx512f", "avx2"}))
       ->capture_default_str();
   per_call(command->add_option("--columns", options->columns, "Columns that each expert computes"))
       ->delimiter(',')

@@ -150,7 +150,7 @@ Ceiling measure_copy(base::WorkerPool& pool, int rounds) {
 }
 
 Ceiling measure_matmul(base::WorkerPool& pool, int rounds) {
-  const bool wide = base::cpu_level() == base::CpuLevel::kAvx512;
+  const bool wide = base::cpu_level() >= base::CpuLevel::kAvx512;
   const int64_t columns = wide ? 32 : 16;
   constexpr int64_t kProducts = 20000;  // of each thread
   const int64_t threads = pool.threads();

@@ -57,13 +57,15 @@ CpuLevel cpu_level() {
   }
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")) {
-    return CpuLevel::kAvx512;
+    return __builtin_cpu_supports("avx512vbmi") ? CpuLevel::kAvx512Vbmi : CpuLevel::kAvx512;
   }
   return CpuLevel::kAvx2;
 }
 
 std::string cpu_level_name(CpuLevel level) {
   switch (level) {
+    case CpuLevel::kAvx512Vbmi:
+      return "AVX-512 (F, BW, VL, DQ, VNNI, VBMI)";
     case CpuLevel::kAvx512:
       return "AVX-512 (F, BW, VL, DQ, VNNI)";
     case CpuLevel::kAvx2:

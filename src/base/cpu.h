@@ -6,9 +6,10 @@
 namespace tandem::base {
 
 enum class CpuLevel {
-  kBaseline,  // below what the host operations need
-  kAvx2,      // AVX2, FMA, F16C
-  kAvx512,    // and AVX-512 F, BW, VL, DQ, VNNI
+  kBaseline,    // below what the host operations need
+  kAvx2,        // AVX2, FMA, F16C
+  kAvx512,      // and AVX-512 F, BW, VL, DQ, VNNI
+  kAvx512Vbmi,  // and AVX-512 VBMI, which looks codebooks up in registers
 };
 
 CpuLevel cpu_level();

@@ -30,7 +30,7 @@ FeedForward::FeedForward(const Config& config, const std::string& name, ExpertMo
   router_ = loader.matrix(name + ".gate.weight", config.experts, config.hidden);
   shared_gate_ = loader.matrix(name + ".shared_expert_gate.weight", 1, config.hidden);
   experts_ = loader.experts(name + ".experts", config.experts, config.expert_intermediate, config.hidden);
-  quantise_activations_ = mode == ExpertMode::kW4A4 && experts_.format == ops::ExpertFormat::kNvfp4;
+  quantise_activations_ = mode == ExpertMode::kW4A4;
 }
 
 void FeedForward::forward(const Step& step, const float* x, float* y, Routing* routing) const {

@@ -106,26 +106,29 @@ const float* WeightLoader::convolution(const std::string& name, int64_t channels
 ops::ExpertTable WeightLoader::experts(const std::string& name, int64_t experts, int64_t inner, int64_t hidden) {
   const artifact::Object& found = object(name, {experts, inner, hidden});
   ops::ExpertTable table;
+  table.experts = experts;
+  table.inner = inner;
+  table.hidden = hidden;
   switch (found.encoding) {
     case Encoding::kExpertsBF16:
-      table.format = ops::ExpertFormat::kBF16;
+      table.place(ops::ExpertFormat::kBF16, ops::ExpertFormat::kBF16, ops::ExpertFormat::kBF16);
       break;
     case Encoding::kExpertsNvfp4:
-      table.format = ops::ExpertFormat::kNvfp4;
+      table.place(ops::ExpertFormat::kNvfp4, ops::ExpertFormat::kNvfp4, ops::ExpertFormat::kNvfp4);
       table.scalars = vector(name + ".scalars", experts * 6);
       break;
     case Encoding::kExpertsFp8Block:
-      table.format = ops::ExpertFormat::kFp8Block;
+      table.place(ops::ExpertFormat::kFp8Block, ops::ExpertFormat::kFp8Block, ops::ExpertFormat::kFp8Block);
       break;
     default:
       base::bad_input(artifact_.folder().string(), "{} is stored as {}, which is no expert format", name,
                       artifact::encoding_name(found.encoding));
   }
+  if (table.record_bytes != static_cast<int64_t>(found.record_bytes)) {
+    base::internal_error("artifact", "{} has records of {} bytes, the kernels expect {}", name, found.record_bytes,
+                         table.record_bytes);
+  }
   table.records = load(found);
-  table.record_bytes = static_cast<int64_t>(found.record_bytes);
-  table.experts = experts;
-  table.inner = inner;
-  table.hidden = hidden;
   return table;
 }
 

@@ -182,6 +182,23 @@ void unpack_block_units(const BlockUnit& unit, std::span<const std::byte> units,
   });
 }
 
+void decode_block_row(const BlockUnit& unit, const std::byte* tile, int64_t row, std::span<float> out) {
+  std::array<std::byte, 160> bytes;  // of the row in one unit
+  const GgmlTraits& traits = ggml_type(unit.type);
+  for (int64_t at = 0; at < static_cast<int64_t>(out.size()); tile += unit.bytes) {
+    for (int64_t w = 0; w < unit.words; ++w) {
+      std::memcpy(bytes.data() + word_in_row(unit, w), tile + (w * kBlockUnitRows + row) * 4, 4);
+    }
+    for (int64_t b = 0; b < unit.scales; ++b) {
+      std::memcpy(bytes.data() + scale_in_row(unit, b),
+                  tile + unit.words * kBlockUnitRows * 4 + (b * kBlockUnitRows + row) * 2, 2);
+    }
+    for (int64_t byte = 0; byte < unit.row_bytes(); byte += traits.block_bytes, at += traits.block_elements) {
+      traits.decode(bytes.data() + byte, out.data() + at);
+    }
+  }
+}
+
 IntegerWeights integer_weights(GgmlType type, std::span<const std::byte> row, int64_t b) {
   switch (type) {
     case GgmlType::kIq2s:

@@ -44,6 +44,9 @@ void pack_block_units(const BlockUnit& unit, std::span<const std::byte> rows_of_
 void unpack_block_units(const BlockUnit& unit, std::span<const std::byte> units, int64_t rows, int64_t inputs,
                         std::span<std::byte> rows_of_blocks);
 
+// Decodes row `row` (0 to 15) of a tile of `inputs` inputs, out [inputs], with the values of ggml_decode.
+void decode_block_row(const BlockUnit& unit, const std::byte* tile, int64_t row, std::span<float> out);
+
 // 32 consecutive weights of a row as integers: weight = factor * w, exactly.
 struct IntegerWeights {
   int32_t w[32];

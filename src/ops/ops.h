@@ -13,15 +13,19 @@
 #include <span>
 #include <vector>
 
+#include "ops/expert_format.h"
 #include "ops/weight.h"
 
 namespace tandem::ops {
 
-enum class ExpertFormat : uint8_t { kBF16, kNvfp4, kFp8Block };
-
 // The routed experts of one layer: records of gate, up [inner, hidden] and down [hidden, inner] (docs/artifact.md).
 struct ExpertTable {
-  ExpertFormat format = ExpertFormat::kNvfp4;
+  struct Matrix {
+    ExpertFormat format = ExpertFormat::kNvfp4;
+    int64_t offset = 0;         // of the matrix in a record
+    int64_t scales_offset = 0;  // FP8 only: of its grid of scales
+  };
+  Matrix matrices[3];  // gate, up, down
   const std::byte* records = nullptr;
   int64_t record_bytes = 0;
   int64_t experts = 0;
@@ -29,6 +33,10 @@ struct ExpertTable {
   int64_t hidden = 0;
   // NVFP4: [experts, 6]: weight_scale_2 of gate, up, down, then input_scale of gate, up, down.
   const float* scalars = nullptr;
+
+  // Sets the matrices' places and the size of a record. Throws base::Error{kBadInput} where a format cannot hold the
+  // shape.
+  void place(ExpertFormat gate, ExpertFormat up, ExpertFormat down);
 };
 
 // One attention layer's part of the KV pages of one sequence. In a page: keys [kv_heads, 64, head_dim], then values
@@ -197,9 +205,11 @@ class Ops {
     const int32_t* ids = nullptr;    // [tokens, top_k]
     const float* weights = nullptr;  // [tokens, top_k]
     ExpertTable table;
-    bool quantise_activations = false;  // the canonical 4-bit arithmetic; NVFP4 only
-    float* lower = nullptr;             // [tokens, hidden]: the even experts
-    float* upper = nullptr;             // [tokens, hidden]: the odd ones
+    // The canonical arithmetic with 4-bit activations (NVFP4) or 8-bit ones (GGUF's block formats); else, and with
+    // BF16 and FP8 weights, activations stay FP32 or BF16.
+    bool quantise_activations = false;
+    float* lower = nullptr;  // [tokens, hidden]: the even experts
+    float* upper = nullptr;  // [tokens, hidden]: the odd ones
   };
   virtual Fault experts(const Experts& args) = 0;
   // out = (lower + g * shared_lower) + (upper + g * shared_upper), g = sigmoid(gate[t]).

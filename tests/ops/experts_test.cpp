@@ -47,7 +47,14 @@ struct Nvfp4Experts {
     }
   }
   ExpertTable table() const {
-    return {ExpertFormat::kNvfp4, records.data(), record_bytes, kExperts, inner, hidden, scalars.data()};
+    ExpertTable table;
+    table.records = records.data();
+    table.experts = kExperts;
+    table.inner = inner;
+    table.hidden = hidden;
+    table.scalars = scalars.data();
+    table.place(ExpertFormat::kNvfp4, ExpertFormat::kNvfp4, ExpertFormat::kNvfp4);
+    return table;
   }
   numeric::Nvfp4Matrix matrix(int64_t e, int m) const {
     return {codes[e][m],
@@ -117,7 +124,7 @@ TEST_F(ExpertsTest, FourBitActivationsGiveTheBitsOfTheDefinitionOnBothInstructio
       fault = fault || sum.fault();
       want.insert(want.end(), row.begin(), row.end());
     }
-    for (const Kernels* set : {avx2_kernels(), avx512_kernels()}) {
+    for (const Kernels* set : {avx2_kernels(), avx512_kernels(), avx512vbmi_kernels()}) {
       if (set == nullptr) continue;
       HostOps ops(pool_, false, *set);
       EXPECT_EQ(run(ops, experts.table(), x, tokens, true) >= 0, fault) << set->name;
@@ -195,7 +202,7 @@ TEST_F(ExpertsTest, Bf16AndFp8RecordsAreThePlainFormula) {
   for (const bool fp8 : {false, true}) {
     const int64_t elements = inner * hidden;
     const int64_t grid = 1 * 2;
-    const int64_t record_bytes = 32768 + 4096;
+    const int64_t record_bytes = fp8 ? 16384 : 32768;
     std::vector<std::byte> records(static_cast<size_t>(kExperts * record_bytes));
     std::vector<double> m[kExperts][3];
     for (int64_t e = 0; e < kExperts; ++e) {
@@ -220,13 +227,14 @@ TEST_F(ExpertsTest, Bf16AndFp8RecordsAreThePlainFormula) {
         }
       }
     }
-    const ExpertTable table{fp8 ? ExpertFormat::kFp8Block : ExpertFormat::kBF16,
-                            records.data(),
-                            record_bytes,
-                            kExperts,
-                            inner,
-                            hidden,
-                            nullptr};
+    ExpertTable table;
+    table.records = records.data();
+    table.experts = kExperts;
+    table.inner = inner;
+    table.hidden = hidden;
+    const ExpertFormat format = fp8 ? ExpertFormat::kFp8Block : ExpertFormat::kBF16;
+    table.place(format, format, format);
+    ASSERT_EQ(table.record_bytes, record_bytes);
     const auto x = random_.normal(hidden);
     ids_ = {0, 3, 2};
     weights_ = {0.5F, 0.3F, 0.2F};

@@ -3,73 +3,40 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstring>
 
 #include "base/error.h"
+#include "numeric/block_units.h"
+#include "ops/expert_types.h"
 
 namespace tandem::ops::host {
 
 namespace {
 
-constexpr int64_t kBatch = 8;  // columns that one product takes here
-// Accumulators of one piece of down's rows stay in a second-level cache.
-constexpr int64_t kSumBytes = 256 << 10;
-
-enum Projection : uint8_t { kGate, kUp, kDown };
-
-// One matrix of one expert, as its record holds it.
-struct Matrix {
-  const std::byte* data;
-  const std::byte* scales;  // FP8 only: the BF16 grid
-  int64_t rows;
-  int64_t inputs;
-};
+constexpr int64_t kBatch = 8;             // columns that one product takes here
+constexpr int64_t kDownRows = 32;         // rows of gate and up that make whole blocks of down's inputs
+constexpr int64_t kSumBytes = 256 << 10;  // accumulators of one piece of down's rows: a part of a second-level cache
+constexpr int64_t kTileSums = 2 * kExpertTileRows;  // the even and the odd experts' sums of a token and a tile
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-Matrix matrix_of(const ExpertTable& table, int64_t expert, Projection which) {
-  const std::byte* record = table.records + expert * table.record_bytes;
-  const int64_t elements = table.inner * table.hidden;
-  Matrix matrix{nullptr, nullptr, which == kDown ? table.hidden : table.inner,
-                which == kDown ? table.inner : table.hidden};
-  switch (table.format) {
-    case ExpertFormat::kBF16:
-      matrix.data = record + which * elements * 2;
-      break;
-    case ExpertFormat::kNvfp4:
-      matrix.data = record + which * elements / 16 * 9;
-      break;
-    case ExpertFormat::kFp8Block: {
-      const int64_t grid = ceil_div(table.inner, 128) * ceil_div(table.hidden, 128);
-      matrix.data = record + which * elements;
-      matrix.scales = record + 3 * elements + which * grid * 2;
-      break;
-    }
-  }
-  return matrix;
+float input_scale(const ExpertTable& table, int64_t expert, int which) {
+  return table.scalars == nullptr ? 1.0F : table.scalars[expert * 6 + 3 + which];
 }
 
-float weight_scale(const ExpertTable& table, int64_t expert, Projection which) {
-  return table.scalars[expert * 6 + which];
+int64_t inputs_of(const ExpertTable& table, int which) {
+  return which == 2 ? table.inner : table.hidden;
 }
-float input_scale(const ExpertTable& table, int64_t expert, Projection which) {
-  return table.scalars[expert * 6 + 3 + which];
-}
-// Then up takes the columns that were quantised for gate.
-bool shares_inputs(const ExpertTable& table, int64_t expert) {
-  return std::bit_cast<uint32_t>(input_scale(table, expert, kGate)) ==
-         std::bit_cast<uint32_t>(input_scale(table, expert, kUp));
+
+// The formats whose kernels take the inputs in the same order.
+bool same_order(ExpertFormat a, ExpertFormat b) {
+  const auto is_iq3 = [](ExpertFormat f) { return f == ExpertFormat::kIq3s || f == ExpertFormat::kIq3xxs; };
+  const auto is_iq4 = [](ExpertFormat f) { return f == ExpertFormat::kIq4nl || f == ExpertFormat::kIq4xs; };
+  return a == b || (is_iq3(a) && is_iq3(b)) || (is_iq4(a) && is_iq4(b));
 }
 
 }  // namespace
-
-struct HostExperts::Rows {
-  Projection which;
-  int64_t begin;
-  int64_t count;
-};
 
 // Slots sorted by expert, in token order within one, so that each record is read once for all its columns.
 void HostExperts::make_groups(const Ops::Experts& args) {
@@ -86,168 +53,236 @@ void HostExperts::make_groups(const Ops::Experts& args) {
     counts[e + 1] += counts[e];
   }
   for (int64_t i = 0; i < slots; ++i) order[counts[args.ids[i]]++] = static_cast<int32_t>(i);
+  std::fill_n(faulty_.get(slots), slots, uint8_t{0});
 }
 
-void HostExperts::take_scratch(const Ops::Experts& args) {
-  const int64_t slots = args.tokens * args.top_k;
-  const int64_t hidden = args.table.hidden;
-  const int64_t inner = args.table.inner;
-  std::fill_n(faulty_.get(slots), slots, uint8_t{0});
-  if (args.quantise_activations) {
-    gate_blocks_ = blocks_.get(slots * (2 * hidden + inner) / 16);
-    up_blocks_ = gate_blocks_ + slots * hidden / 16;
-    down_blocks_ = up_blocks_ + slots * hidden / 16;
-    return;
+void HostExperts::place_columns(const Ops::Experts& args) {
+  int64_t bytes = 0;
+  int64_t places[3];
+  for (const int which : {kGate, kUp, kDown}) {
+    Columns& columns = columns_[which];
+    const int64_t inputs = inputs_of(args.table, which);
+    columns = {};
+    columns.format = args.table.matrices[which].format;
+    columns.stride = inputs * 4;
+    if (args.quantise_activations && columns.format == ExpertFormat::kNvfp4) {
+      columns.kind = ColumnKind::kNvfp4;
+      columns.stride = inputs / 16 * static_cast<int64_t>(sizeof(Nvfp4Block));
+    } else if (args.quantise_activations && is_block_format(columns.format)) {
+      columns.kind = ColumnKind::kInt8;
+      columns.stride = inputs / 32 * static_cast<int64_t>(sizeof(Int8Block));
+    }
+    columns.by_token = which != kDown && columns.kind != ColumnKind::kNvfp4;
+    places[which] = bytes;
+    bytes += columns.stride * args.tokens * (columns.by_token ? 1 : args.top_k);
   }
-  down_floats_ = floats_.get(args.tokens * hidden + slots * inner) + args.tokens * hidden;
+  std::byte* memory = columns_memory_.get(bytes);
+  for (const int which : {kGate, kUp, kDown}) columns_[which].data = memory + places[which];
+}
+
+// Whether up takes the columns that were made for gate.
+bool HostExperts::shares_inputs(const Ops::Experts& args, int64_t expert) const {
+  const Columns& gate = columns_[kGate];
+  const Columns& up = columns_[kUp];
+  if (gate.kind != up.kind) return false;
+  if (gate.kind == ColumnKind::kInt8) return same_order(gate.format, up.format);
+  return gate.kind == ColumnKind::kFloats || std::bit_cast<uint32_t>(input_scale(args.table, expert, kGate)) ==
+                                                 std::bit_cast<uint32_t>(input_scale(args.table, expert, kUp));
 }
 
 void HostExperts::mark_faulty(int64_t slot) {
   std::atomic_ref(faulty_.data()[slot]).store(1, std::memory_order_relaxed);  // several workers may find the same
 }
 
-void HostExperts::quantise_inputs(const Ops::Experts& args) {
-  const ExpertTable& table = args.table;
-  const int64_t blocks = table.hidden / 16;
+bool HostExperts::make_column(const Columns& columns, const float* x, int64_t count, float scale, bool round,
+                              std::byte* out) const {
+  switch (columns.kind) {
+    case ColumnKind::kNvfp4:
+      return kernels_.quantise_nvfp4(x, count, scale, reinterpret_cast<Nvfp4Block*>(out));
+    case ColumnKind::kInt8:
+      return kernels_.quantise_int8(columns.format, x, count, reinterpret_cast<Int8Block*>(out));
+    case ColumnKind::kFloats:
+      break;
+  }
+  auto* to = reinterpret_cast<float*>(out);
+  if (round) {
+    kernels_.round_to_bf16(x, count, to);
+  } else {
+    std::copy_n(x, count, to);
+  }
+  return true;  // the sum finds what is not finite
+}
+
+// The inputs of gate or up.
+void HostExperts::make_inputs(const Ops::Experts& args, Projection which, bool round) {
+  const Columns& columns = columns_[which];
+  const int64_t hidden = args.table.hidden;
+  if (columns.by_token) {
+    if (which == kUp && shares_inputs(args, 0)) return;
+    pool_.run(args.tokens, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const bool finite =
+            make_column(columns, args.x + t * hidden, hidden, 1.0F, round, columns.data + t * columns.stride);
+        if (finite) continue;
+        for (int64_t slot = 0; slot < args.tokens * args.top_k; ++slot) {
+          if (token_of(args, slot) == t) mark_faulty(slot);
+        }
+      }
+    });
+    return;
+  }
   pool_.run(args.tokens * args.top_k, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slot = begin; slot < end; ++slot) {
-      const int64_t source = order_.data()[slot];
-      const int64_t expert = args.ids[source];
-      const float* x = args.x + source / args.top_k * table.hidden;
-      bool finite =
-          kernels_.quantise_nvfp4(x, table.hidden, input_scale(table, expert, kGate), gate_blocks_ + slot * blocks);
-      if (!shares_inputs(table, expert)) {
-        finite = kernels_.quantise_nvfp4(x, table.hidden, input_scale(table, expert, kUp), up_blocks_ + slot * blocks);
+      const int64_t expert = args.ids[order_.data()[slot]];
+      if (which == kUp && shares_inputs(args, expert)) continue;
+      if (!make_column(columns, args.x + token_of(args, slot) * hidden, hidden, input_scale(args.table, expert, which),
+                       round, columns.data + slot * columns.stride)) {
+        mark_faulty(slot);
       }
-      if (!finite) mark_faulty(slot);
     }
   });
 }
 
-void HostExperts::round_inputs(const Ops::Experts& args) {
-  const int64_t hidden = args.table.hidden;
-  x_ = floats_.data();
-  pool_.run(args.tokens, 1, [&](int64_t begin, int64_t end) {
-    kernels_.round_to_bf16(args.x + begin * hidden, (end - begin) * hidden, floats_.data() + begin * hidden);
-  });
+// Row by row, decoded where the format asks for it.
+void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const Group& group,
+                             const float* const* columns, int64_t count, float* out) {
+  const ExpertTable& table = args.table;
+  const ExpertTable::Matrix& matrix = table.matrices[rows.which];
+  const int64_t inputs = inputs_of(table, rows.which);
+  const std::byte* record = table.records + group.expert * table.record_bytes;
+  const std::byte* data = record + matrix.offset;
+  thread_local Scratch<float> decoded;
+  float* row = decoded.get(inputs);
+  for (int64_t r = 0; r < rows.count; ++r) {
+    DenseMatrix weights{row, false, inputs};
+    if (matrix.format == ExpertFormat::kBF16) {
+      weights = {data + (rows.begin + r) * inputs * 2, true, inputs};
+    } else if (matrix.format == ExpertFormat::kFp8Block) {
+      const auto* grid = reinterpret_cast<const uint16_t*>(record + matrix.scales_offset);
+      kernels_.decode_fp8_row(reinterpret_cast<const uint8_t*>(data) + (rows.begin + r) * inputs,
+                              grid + (rows.begin + r) / 128 * ceil_div(inputs, 128), inputs, row);
+    } else {
+      const numeric::BlockUnit& unit = *numeric::find_block_unit(ggml_type_of(matrix.format));
+      numeric::decode_block_row(unit, data + rows.begin * (inputs / unit.inputs) * unit.row_bytes(), r,
+                                {row, static_cast<size_t>(inputs)});
+    }
+    for (int64_t c = 0; c < count; ++c) {
+      kernels_.linear(columns[c], inputs, 1, weights, 0, 1, out + c * kExpertTileRows + r, nullptr, 1);
+    }
+  }
 }
 
 void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Group& group, int64_t begin, int64_t count,
                           float* out) {
   const ExpertTable& table = args.table;
-  const Matrix m = matrix_of(table, group.expert, rows.which);
-  const int64_t first = group.first + begin;
-  if (args.quantise_activations) {
-    const Nvfp4Block* columns[kBatch];
-    const bool up = rows.which == kUp && !shares_inputs(table, group.expert);
-    const Nvfp4Block* all = rows.which == kDown ? down_blocks_ : up ? up_blocks_ : gate_blocks_;
-    for (int64_t c = 0; c < count; ++c) columns[c] = all + (first + c) * m.inputs / 16;
-    kernels_.nvfp4_w4a4(m.data + rows.begin * m.inputs / 16 * 9, m.inputs, columns, count,
-                        weight_scale(table, group.expert, rows.which) * input_scale(table, group.expert, rows.which),
-                        out);
-    return;
-  }
-  const float* columns[kBatch];
+  const ExpertTable::Matrix& matrix = table.matrices[rows.which];
+  const int64_t inputs = inputs_of(table, rows.which);
+  const std::byte* data = table.records + group.expert * table.record_bytes + matrix.offset;
+  const Columns& columns = columns_[rows.which == kUp && shares_inputs(args, group.expert) ? kGate : rows.which];
+  const std::byte* column[kBatch];
   for (int64_t c = 0; c < count; ++c) {
-    columns[c] = rows.which == kDown ? down_floats_ + (first + c) * m.inputs
-                                     : x_ + order_.data()[first + c] / args.top_k * m.inputs;
+    const int64_t slot = group.first + begin + c;
+    column[c] = columns.data + (columns.by_token ? token_of(args, slot) : slot) * columns.stride;
   }
-  if (table.format == ExpertFormat::kNvfp4) {
-    kernels_.nvfp4_w4a16(m.data + rows.begin * m.inputs / 16 * 9, m.inputs, columns, count,
-                         weight_scale(table, group.expert, rows.which), out);
+  if (columns.kind == ColumnKind::kInt8) {
+    const numeric::BlockUnit& unit = *numeric::find_block_unit(ggml_type_of(matrix.format));
+    kernels_.int8_product(matrix.format, data + rows.begin * (inputs / unit.inputs) * unit.row_bytes(), inputs,
+                          reinterpret_cast<const Int8Block* const*>(column), count, out);
     return;
   }
-  thread_local Scratch<float> decoded;
-  for (int64_t r = rows.begin; r < rows.begin + rows.count; ++r) {
-    DenseMatrix matrix{m.data + r * m.inputs * 2, true, m.inputs};
-    if (table.format == ExpertFormat::kFp8Block) {
-      const auto* grid = reinterpret_cast<const uint16_t*>(m.scales) + r / 128 * ceil_div(m.inputs, 128);
-      float* row = decoded.get(m.inputs);
-      kernels_.decode_fp8_row(reinterpret_cast<const uint8_t*>(m.data) + r * m.inputs, grid, m.inputs, row);
-      matrix = {row, false, m.inputs};
-    }
-    for (int64_t c = 0; c < count; ++c) {
-      kernels_.linear(columns[c], m.inputs, 1, matrix, 0, 1, out + c * kExpertTileRows + r - rows.begin, nullptr, 1);
-    }
+  if (matrix.format != ExpertFormat::kNvfp4) {
+    float_rows(args, rows, group, reinterpret_cast<const float* const*>(column), count, out);
+    return;
+  }
+  const std::byte* tile = data + rows.begin * inputs / 16 * 9;
+  const float weight_scale = table.scalars[group.expert * 6 + rows.which];
+  if (columns.kind == ColumnKind::kNvfp4) {
+    kernels_.nvfp4_w4a4(tile, inputs, reinterpret_cast<const Nvfp4Block* const*>(column), count,
+                        weight_scale * input_scale(table, group.expert, rows.which), out);
+  } else {
+    kernels_.nvfp4_w4a16(tile, inputs, reinterpret_cast<const float* const*>(column), count, weight_scale, out);
   }
 }
 
-// One tile of gate, the same of up, and their SwiGLU, which is one block of down's inputs.
+// Two tiles of gate, the same of up, and their SwiGLU, which is a whole block of down's inputs in every format.
 void HostExperts::gate_and_up(const Ops::Experts& args, bool round) {
   const int64_t inner = args.table.inner;
-  const int64_t tiles = ceil_div(inner, kExpertTileRows);
-  pool_.run(groups_ * tiles, 1, [&](int64_t begin, int64_t end) {
+  const int64_t pieces = ceil_div(inner, kDownRows);
+  const Columns& down = columns_[kDown];
+  const int64_t bytes_per_input_block = down.stride * kDownRows / inner;
+  pool_.run(groups_ * pieces, 1, [&](int64_t piece_begin, int64_t piece_end) {
     alignas(64) float gate[kBatch * kExpertTileRows];
     alignas(64) float up[kBatch * kExpertTileRows];
-    for (int64_t i = begin; i < end; ++i) {
-      const Group& group = groups_memory_.data()[i / tiles];
-      const int64_t row = i % tiles * kExpertTileRows;
-      const int64_t rows = std::min(kExpertTileRows, inner - row);
+    alignas(64) float h[kBatch][kDownRows];
+    for (int64_t i = piece_begin; i < piece_end; ++i) {
+      const Group& group = groups_memory_.data()[i / pieces];
+      const int64_t begin = i % pieces * kDownRows;
+      const int64_t end = std::min(inner, begin + kDownRows);
       for (int64_t first = 0; first < group.count; first += kBatch) {
         const int64_t count = std::min(kBatch, group.count - first);
-        product(args, {kGate, row, rows}, group, first, count, gate);
-        product(args, {kUp, row, rows}, group, first, count, up);
-        for (int64_t c = 0; c < count; ++c) {
-          float* h = gate + c * kExpertTileRows;
-          const int64_t slot = group.first + first + c;
-          kernels_.silu_multiply(h, up + c * kExpertTileRows, rows, h);
-          if (args.quantise_activations) {
-            if (!kernels_.quantise_nvfp4(h, kExpertTileRows, input_scale(args.table, group.expert, kDown),
-                                         down_blocks_ + (slot * inner + row) / 16)) {
-              mark_faulty(slot);
-            }
-            continue;
+        for (int64_t row = begin; row < end; row += kExpertTileRows) {
+          const int64_t rows = std::min(kExpertTileRows, end - row);
+          product(args, {kGate, row, rows}, group, first, count, gate);
+          product(args, {kUp, row, rows}, group, first, count, up);
+          for (int64_t c = 0; c < count; ++c) {
+            kernels_.silu_multiply(gate + c * kExpertTileRows, up + c * kExpertTileRows, rows, h[c] + (row - begin));
           }
-          float* to = down_floats_ + slot * inner + row;
-          round ? kernels_.round_to_bf16(h, rows, to) : static_cast<void>(std::copy_n(h, rows, to));
+        }
+        for (int64_t c = 0; c < count; ++c) {
+          const int64_t slot = group.first + first + c;
+          if (!make_column(down, h[c], end - begin, input_scale(args.table, group.expert, kDown), round,
+                           down.data + slot * down.stride + begin / kDownRows * bytes_per_input_block)) {
+            mark_faulty(slot);
+          }
         }
       }
     }
   });
 }
 
-// Tiles of down for all experts, and their weighted sum: fixed point, so that its order does not matter; even and odd
-// experts apart. A worker has all experts of its rows, so that no sum crosses workers.
-void HostExperts::down_and_sum(const Ops::Experts& args) {
-  const int64_t hidden = args.table.hidden;
-  const int64_t token_sums = 2 * kExpertTileRows;
-  const int64_t together = std::max<int64_t>(1, kSumBytes / (args.tokens * token_sums * 8));
-  pool_.run(ceil_div(hidden, kExpertTileRows), 1, [&](int64_t tile_begin, int64_t tile_end) {
-    thread_local Scratch<int64_t> memory;
-    alignas(64) float y[kBatch * kExpertTileRows];
-    for (int64_t from = tile_begin; from < tile_end; from += together) {
-      const int64_t to = std::min(tile_end, from + together);
-      int64_t* sums = memory.get((to - from) * args.tokens * token_sums);
-      std::fill_n(sums, (to - from) * args.tokens * token_sums, 0);
-      for (int64_t g = 0; g < groups_; ++g) {
-        const Group& group = groups_memory_.data()[g];
-        int64_t* half = sums + group.expert % 2 * kExpertTileRows;
-        for (int64_t tile = from; tile < to; ++tile) {
-          const int64_t rows = std::min(kExpertTileRows, hidden - tile * kExpertTileRows);
-          for (int64_t first = 0; first < group.count; first += kBatch) {
-            const int64_t count = std::min(kBatch, group.count - first);
-            product(args, {kDown, tile * kExpertTileRows, rows}, group, first, count, y);
-            for (int64_t c = 0; c < count; ++c) {
-              const int64_t source = order_.data()[group.first + first + c];
-              const int64_t token = source / args.top_k;
-              std::fill_n(y + c * kExpertTileRows + rows, kExpertTileRows - rows, 0.0F);
-              if (!kernels_.add_weighted(y + c * kExpertTileRows, args.weights[source],
-                                         half + ((tile - from) * args.tokens + token) * token_sums)) {
-                mark_faulty(group.first + first + c);
-              }
-            }
-          }
+// Tiles [tile_begin, tile_end) of down for all experts, added to sums [tiles][tokens][even, odd][16].
+void HostExperts::sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums) {
+  alignas(64) float y[kBatch * kExpertTileRows];
+  for (int64_t g = 0; g < groups_; ++g) {
+    const Group& group = groups_memory_.data()[g];
+    int64_t* half = sums + group.expert % 2 * kExpertTileRows;
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+      const int64_t row = tile * kExpertTileRows;
+      const int64_t rows = std::min(kExpertTileRows, args.table.hidden - row);
+      for (int64_t first = 0; first < group.count; first += kBatch) {
+        const int64_t count = std::min(kBatch, group.count - first);
+        product(args, {kDown, row, rows}, group, first, count, y);
+        for (int64_t c = 0; c < count; ++c) {
+          const int64_t slot = group.first + first + c;
+          float* column = y + c * kExpertTileRows;
+          std::fill(column + rows, column + kExpertTileRows, 0.0F);
+          int64_t* to = half + ((tile - tile_begin) * args.tokens + token_of(args, slot)) * kTileSums;
+          if (!kernels_.add_weighted(column, args.weights[order_.data()[slot]], to)) mark_faulty(slot);
         }
       }
-      for (int64_t tile = from; tile < to; ++tile) {
-        const int64_t rows = std::min(kExpertTileRows, hidden - tile * kExpertTileRows);
-        for (int64_t t = 0; t < args.tokens; ++t) {
-          const int64_t* sum = sums + ((tile - from) * args.tokens + t) * token_sums;
-          for (int64_t r = 0; r < rows; ++r) {
-            args.lower[t * hidden + tile * kExpertTileRows + r] = static_cast<float>(sum[r]) * 0x1p-32F;
-            args.upper[t * hidden + tile * kExpertTileRows + r] =
-                static_cast<float>(sum[kExpertTileRows + r]) * 0x1p-32F;
-          }
+    }
+  }
+}
+
+// The weighted sum of the experts: fixed point, so that its order does not matter; even and odd experts apart. A worker
+// has all experts of its rows, so that no sum crosses workers.
+void HostExperts::down_and_sum(const Ops::Experts& args) {
+  const int64_t hidden = args.table.hidden;
+  const int64_t together = std::max<int64_t>(1, kSumBytes / (args.tokens * kTileSums * 8));
+  pool_.run(ceil_div(hidden, kExpertTileRows), 1, [&](int64_t tile_begin, int64_t tile_end) {
+    thread_local Scratch<int64_t> memory;
+    for (int64_t from = tile_begin; from < tile_end; from += together) {
+      const int64_t to = std::min(tile_end, from + together);
+      const int64_t count = (to - from) * args.tokens;
+      int64_t* sums = memory.get(count * kTileSums);
+      std::fill_n(sums, count * kTileSums, 0);
+      sum_tiles(args, from, to, sums);
+      for (int64_t i = 0; i < count; ++i, sums += kTileSums) {
+        const int64_t row = (from + i / args.tokens) * kExpertTileRows;
+        const int64_t at = i % args.tokens * hidden + row;
+        for (int64_t r = 0; r < std::min(kExpertTileRows, hidden - row); ++r) {
+          args.lower[at + r] = static_cast<float>(sums[r]) * 0x1p-32F;
+          args.upper[at + r] = static_cast<float>(sums[kExpertTileRows + r]) * 0x1p-32F;
         }
       }
     }
@@ -255,26 +290,19 @@ void HostExperts::down_and_sum(const Ops::Experts& args) {
 }
 
 Fault HostExperts::run(const Ops::Experts& args, bool round) {
-  if (args.quantise_activations && args.table.format != ExpertFormat::kNvfp4) {
-    base::internal_error("experts", "4-bit activations need NVFP4 records");
-  }
   if (args.top_k > kMostExpertsPerToken) {
     base::internal_error("experts", "{} experts a token; the sum holds {}", args.top_k, kMostExpertsPerToken);
   }
   make_groups(args);
-  take_scratch(args);
-  x_ = args.x;
-  if (args.quantise_activations) {
-    quantise_inputs(args);
-  } else if (round) {
-    round_inputs(args);
-  }
+  place_columns(args);
+  make_inputs(args, kGate, round);
+  make_inputs(args, kUp, round);
   gate_and_up(args, round);
   down_and_sum(args);
   Fault first = -1;
   for (int64_t slot = 0; slot < args.tokens * args.top_k; ++slot) {
     if (faulty_.data()[slot] == 0) continue;
-    const Fault token = order_.data()[slot] / args.top_k;
+    const Fault token = token_of(args, slot);
     first = first < 0 ? token : std::min(first, token);
   }
   return first;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "base/pool.h"
 #include "ops/host/kernels.h"
@@ -18,29 +17,52 @@ class HostExperts {
   // Both must outlive the object.
   HostExperts(base::WorkerPool& pool, const Kernels& kernels) : pool_(pool), kernels_(kernels) {}
 
-  // Ops::experts. `round_inputs`: where activations are not quantised, they are rounded to BF16.
+  // Ops::experts. `round_inputs`: activations that are not quantised are rounded to BF16.
   Fault run(const Ops::Experts& args, bool round_inputs);
 
  private:
+  enum Projection : uint8_t { kGate, kUp, kDown };
+  // What the products of a matrix take.
+  enum class ColumnKind : uint8_t { kFloats, kNvfp4, kInt8 };
+
   // The columns of the layer that one expert computes: slots [first, first + count).
   struct Group {
     int64_t expert;
     int64_t first;
     int64_t count;
   };
+  // The inputs of one projection. NVFP4's depend on the expert, so they stand by slot; others of gate and up by token.
+  struct Columns {
+    ColumnKind kind = ColumnKind::kFloats;
+    ExpertFormat format = ExpertFormat::kBF16;
+    bool by_token = false;
+    int64_t stride = 0;  // bytes
+    std::byte* data = nullptr;
+  };
+  // Up to 16 rows of one matrix.
+  struct Rows {
+    Projection which;
+    int64_t begin;
+    int64_t count;
+  };
 
   void make_groups(const Ops::Experts& args);
-  void take_scratch(const Ops::Experts& args);
-  void quantise_inputs(const Ops::Experts& args);
-  void round_inputs(const Ops::Experts& args);
+  void place_columns(const Ops::Experts& args);
+  bool shares_inputs(const Ops::Experts& args, int64_t expert) const;
+  void make_inputs(const Ops::Experts& args, Projection which, bool round);
   void gate_and_up(const Ops::Experts& args, bool round);
   void down_and_sum(const Ops::Experts& args);
-  void mark_faulty(int64_t slot);
-
-  struct Rows;  // up to 16 rows of one matrix of one expert
-  // out[16 * c + r] for the columns [begin, begin + count) of the group, as inputs of gate, up or down.
+  void sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums);
+  // out[16 * c + r] for the columns [begin, begin + count) of the group.
   void product(const Ops::Experts& args, const Rows& rows, const Group& group, int64_t begin, int64_t count,
                float* out);
+  void float_rows(const Ops::Experts& args, const Rows& rows, const Group& group, const float* const* columns,
+                  int64_t count, float* out);
+  // One column of `count` inputs as the products take it; false where a value is not finite.
+  bool make_column(const Columns& columns, const float* x, int64_t count, float input_scale, bool round,
+                   std::byte* out) const;
+  void mark_faulty(int64_t slot);
+  int64_t token_of(const Ops::Experts& args, int64_t slot) { return order_.data()[slot] / args.top_k; }
 
   base::WorkerPool& pool_;
   const Kernels& kernels_;
@@ -48,14 +70,9 @@ class HostExperts {
   Scratch<int32_t> counts_;  // by expert
   Scratch<Group> groups_memory_;
   int64_t groups_ = 0;
-  Scratch<uint8_t> faulty_;     // by slot
-  Scratch<Nvfp4Block> blocks_;  // gate's inputs by slot, up's, down's
-  Scratch<float> floats_;       // inputs by token rounded to BF16, then down's by slot
-  const float* x_ = nullptr;    // [tokens, hidden]
-  Nvfp4Block* gate_blocks_ = nullptr;
-  Nvfp4Block* up_blocks_ = nullptr;
-  Nvfp4Block* down_blocks_ = nullptr;
-  float* down_floats_ = nullptr;
+  Scratch<uint8_t> faulty_;  // by slot
+  Scratch<std::byte> columns_memory_;
+  Columns columns_[3];
 };
 
 }  // namespace tandem::ops::host

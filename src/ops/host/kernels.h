@@ -1,12 +1,13 @@
 // The inner loops of the host operations, chosen once by what the processor can do.
 //
-// Both sets are compiled from the same source (kernels/*.h) and give the same bits. All pointers are to C-order arrays;
+// All sets are compiled from the same source (kernels/*.h) and give the same bits. All pointers are to C-order arrays;
 // no kernel allocates, throws or starts threads, and all may run at once on different outputs.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/expert_format.h"
 #include "ops/weight.h"
 
 namespace tandem::ops::host {
@@ -62,6 +63,28 @@ struct Nvfp4Block {
   int32_t scale;      // T' = 512 * E4M3
   int32_t start;      // -12 * the sum of A: the products take 2 * E2M1 + 12 of the weights
 };
+
+// 32 inputs of one column, quantised to 8 bits for a block format (numeric/int8_activation.h).
+struct Int8Block {
+  int32_t values[8];  // bytes q, in the order in which the kernels of the format take the inputs
+  float scale;
+  int32_t start[2];  // takes off what was added to the weights to make them unsigned; apart for each half of the words
+                     // where a format scales them apart
+};
+
+// What the products of the i-quants look up, in two forms.
+struct IquantTables {
+  // Entries of a codebook as words of four magnitudes.
+  const uint32_t* iq2s;    // [1024][2]
+  const uint32_t* iq3xxs;  // [256]
+  const uint32_t* iq3s;    // [512]
+  // By halves of an entry, so that a codebook fits registers: byte e is half an entry e. Codes of the magnitudes of
+  // IQ2_S (8, 25, 43) in 2 bits and of IQ3_XXS (4, 12, … 52, 62) in 4; magnitudes of IQ3_S themselves in 4.
+  alignas(64) uint8_t iq2s_halves[2][1024];
+  alignas(64) uint8_t iq3xxs_halves[2][256];
+  alignas(64) uint8_t iq3s_halves[2][512];
+};
+const IquantTables& iquant_tables();
 
 // What lies ahead of a stream of weights by this much is prefetched; reading ahead of the end of a record is harmless.
 inline constexpr int64_t kExpertPrefetchBytes = 4096;
@@ -124,6 +147,13 @@ struct Kernels {
   // With FP32 activations: y = scale * sum over inputs in order of x * E2M1 * E4M3.
   void (*nvfp4_w4a16)(const std::byte* tile, int64_t inputs, const float* const* columns, int64_t count, float scale,
                       float* out);
+  // Quantises x [inputs], a multiple of 32, as numeric/int8_activation.h defines it, for a block format; false where a
+  // value is not finite.
+  bool (*quantise_int8)(ExpertFormat format, const float* x, int64_t inputs, Int8Block* out);
+  // A tile of a block format: y = sum over blocks of 32 inputs in order of fma(float(I), factor * scale, y), as
+  // numeric::int8_row_product defines it.
+  void (*int8_product)(ExpertFormat format, const std::byte* tile, int64_t inputs, const Int8Block* const* columns,
+                       int64_t count, float* out);
   // sums[i] += llrint(p * y[i] * 2^32) for 16 channels, p * y rounded to FP32. False where a term is not below
   // kLargestExpertTerm in magnitude; such a term adds nothing.
   bool (*add_weighted)(const float* y, float p, int64_t* sums);
@@ -133,8 +163,9 @@ struct Kernels {
 
 // The set for this processor; throws base::Error where it lacks AVX2.
 const Kernels& kernels();
-// Both sets, for tests; null where this processor cannot run it.
+// Each set, for tests and benches; null where this processor cannot run it.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* avx512vbmi_kernels();
 
 }  // namespace tandem::ops::host

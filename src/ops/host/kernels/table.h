@@ -5,6 +5,7 @@
 #include "ops/host/kernels/elementwise.h"
 #include "ops/host/kernels/expert_columns.h"
 #include "ops/host/kernels/fp8.h"
+#include "ops/host/kernels/int8_units.h"
 #include "ops/host/kernels/linear.h"
 #include "ops/host/kernels/nvfp4.h"
 
@@ -34,6 +35,8 @@ const Kernels kTable = {
     .quantise_nvfp4 = quantise_nvfp4,
     .nvfp4_w4a4 = nvfp4_w4a4,
     .nvfp4_w4a16 = nvfp4_w4a16,
+    .quantise_int8 = quantise_int8,
+    .int8_product = int8_product,
     .add_weighted = add_weighted,
     .decode_fp8_row = decode_fp8_row,
 };

@@ -1,0 +1,16 @@
+// The formats that a matrix of a routed expert may have.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::ops {
+
+enum class ExpertFormat : uint8_t { kBF16, kNvfp4, kFp8Block, kIq2s, kIq3xxs, kIq3s, kIq4xs, kIq4nl, kQ2_0 };
+inline constexpr int kExpertFormats = 9;
+
+// GGUF's block formats, in units of numeric/block_units.h.
+constexpr bool is_block_format(ExpertFormat format) {
+  return format >= ExpertFormat::kIq2s;
+}
+
+}  // namespace tandem::ops

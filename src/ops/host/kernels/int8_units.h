@@ -1,0 +1,168 @@
+// Products of experts in GGUF's block formats with 8-bit activations (numeric/block_units.h has the definition).
+//
+// A format turns 32 inputs of all rows into eight registers, one lane a row, four bytes a lane; each register meets one
+// word of a column. Blocks are decoded once for up to eight columns. With AVX-512 the weights are made unsigned by
+// adding 128, which the column's `start` takes off again, so that one instruction does four products and their sum.
+#pragma once
+
+#include "ops/host/kernels/block_formats.h"
+#include "ops/host/kernels/expert_columns.h"
+
+namespace tandem::ops::host::TANDEM_ISA {
+
+#ifdef __AVX512F__
+inline constexpr int kInt8Together = 8;
+
+template <bool kSigned>
+inline Rows dot_words(const Rows* w, const int32_t* x, int count, int32_t start) {
+  Rows dot = set_rows(start);
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) dot = _mm512_dpbusd_epi32(dot, w[i], set_rows(x[i]));
+  return dot;
+}
+#else
+inline constexpr int kInt8Together = 4;
+
+// |w| * (x with w's sign): two products are at most 2 * 127 * 127 and fit 16 bits.
+template <bool kSigned>
+inline Rows dot_words(const Rows* w, const int32_t* x, int count, int32_t start) {
+  Rows dot = set_rows(start);
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
+    const Rows value = set_rows(x[i]);
+    const Rows pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(value, w[i]))
+                               : _mm256_maddubs_epi16(w[i], value);
+    dot = add_rows(dot, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  return dot;
+}
+#endif
+
+template <typename Format, int C>
+inline void int8_columns(const std::byte* tile, int64_t inputs, const Int8Block* const* columns, float* out) {
+  const IquantTables& tables = iquant_tables();
+  for (int64_t row = 0; row < kExpertTileRows; row += kRowLanes) {
+    RowFloats sums[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) sums[c] = set_row_floats(0);
+    int64_t block = 0;
+    for (const std::byte* unit = tile; block < inputs / 32; unit += Format::kBytes) {
+      if (row == 0) prefetch(unit + kExpertPrefetchBytes, Format::kBytes);
+      for (int b = 0; b < Format::kInputs / 32; ++b, ++block) {
+        Rows w[8];
+        Rows scales[Format::kScales == 0 ? 1 : Format::kScales];
+        Format::weights(unit + row * 4, b, tables, w, scales);
+        const RowFloats factor = Format::factor(unit, row, b);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+          const Int8Block& x = columns[c][block];
+          Rows sum;
+          if constexpr (Format::kScales == 2) {
+            sum = add_rows(multiply_rows(dot_words<Format::kSigned>(w, x.values, 4, x.start[0]), scales[0]),
+                           multiply_rows(dot_words<Format::kSigned>(w + 4, x.values + 4, 4, x.start[1]), scales[1]));
+          } else {
+            sum = dot_words<Format::kSigned>(w, x.values, 8, x.start[0]);
+            if constexpr (Format::kScales == 1) sum = multiply_rows(sum, scales[0]);
+          }
+          sums[c] = multiply_add(to_float(sum), multiply(factor, set_row_floats(x.scale)), sums[c]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) store_rows(out + kExpertTileRows * c + row, sums[c]);
+  }
+}
+
+// Three columns take the time of four: the last is computed again.
+template <typename Format>
+inline void int8_format(const std::byte* tile, int64_t inputs, const Int8Block* const* columns, int64_t count,
+                        float* out) {
+  const Int8Block* padded[8];
+  alignas(64) float all[8 * kExpertTileRows];
+  for (int64_t first = 0; first < count; first += kInt8Together) {
+    const int64_t together = count - first < kInt8Together ? count - first : kInt8Together;
+    for (int64_t c = 0; c < 8; ++c) padded[c] = columns[first + (c < together ? c : together - 1)];
+    if (together == 1) {
+      int8_columns<Format, 1>(tile, inputs, padded, all);
+    } else if (together == 2) {
+      int8_columns<Format, 2>(tile, inputs, padded, all);
+    } else if (together <= 4) {
+      int8_columns<Format, 4>(tile, inputs, padded, all);
+    } else {
+      int8_columns<Format, kInt8Together>(tile, inputs, padded, all);
+    }
+    std::memcpy(out + kExpertTileRows * first, all, static_cast<size_t>(kExpertTileRows * together) * sizeof(float));
+  }
+}
+
+inline void int8_product(ExpertFormat format, const std::byte* tile, int64_t inputs, const Int8Block* const* columns,
+                         int64_t count, float* out) {
+  switch (format) {
+    case ExpertFormat::kIq2s:
+      return int8_format<Iq2s>(tile, inputs, columns, count, out);
+    case ExpertFormat::kIq3xxs:
+      return int8_format<Iq3xxs>(tile, inputs, columns, count, out);
+    case ExpertFormat::kIq3s:
+      return int8_format<Iq3s>(tile, inputs, columns, count, out);
+    case ExpertFormat::kIq4xs:
+      return int8_format<Iq4xs>(tile, inputs, columns, count, out);
+    case ExpertFormat::kIq4nl:
+      return int8_format<Iq4nl>(tile, inputs, columns, count, out);
+    case ExpertFormat::kQ2_0:
+      return int8_format<Q2_0>(tile, inputs, columns, count, out);
+    default:  // no block format
+      return;
+  }
+}
+
+template <typename Format>
+inline bool quantise_for(const float* x, int64_t inputs, Int8Block* out) {
+  bool finite = true;
+  for (int64_t block = 0; block < inputs / 32; ++block) {
+    const f32x16 low = load(x + 32 * block);
+    const f32x16 high = load(x + 32 * block + 16);
+    const uint32_t bits_low = largest_bits(low);
+    const uint32_t bits_high = largest_bits(high);
+    const uint32_t largest = bits_low > bits_high ? bits_low : bits_high;
+    Int8Block& to = out[block];
+    finite = finite && largest < kInfinityBits;
+    const float scale = largest < kInfinityBits ? float_of(largest) / 127.0F : 0.0F;
+    if (scale < 0x1p-126F) {
+      to = {};
+      continue;
+    }
+    const f32x16 most = set1(127.0F);
+    alignas(32) int8_t natural[32];
+    alignas(32) int8_t ordered[32];
+    const auto bytes = [&](f32x16 values) {
+      return to_bytes(min(most, max(zero() - most, round_even(values / set1(scale)))));
+    };
+    _mm_store_si128(reinterpret_cast<__m128i*>(natural), bytes(low));
+    _mm_store_si128(reinterpret_cast<__m128i*>(natural + 16), bytes(high));
+    for (int i = 0; i < 32; ++i) ordered[i] = natural[Format::kOrder[i]];
+    std::memcpy(to.values, ordered, sizeof ordered);
+    const int32_t first = -Format::kAdded * sum_of_bytes(_mm_load_si128(reinterpret_cast<const __m128i*>(ordered)));
+    const int32_t second =
+        -Format::kAdded * sum_of_bytes(_mm_load_si128(reinterpret_cast<const __m128i*>(ordered + 16)));
+    to.scale = scale;
+    to.start[0] = Format::kScales == 2 ? first : first + second;
+    to.start[1] = Format::kScales == 2 ? second : 0;
+  }
+  return finite;
+}
+
+inline bool quantise_int8(ExpertFormat format, const float* x, int64_t inputs, Int8Block* out) {
+  switch (format) {
+    case ExpertFormat::kIq2s:
+      return quantise_for<Iq2s>(x, inputs, out);
+    case ExpertFormat::kIq3xxs:
+    case ExpertFormat::kIq3s:
+      return quantise_for<Iq3s>(x, inputs, out);
+    case ExpertFormat::kQ2_0:
+      return quantise_for<Q2_0>(x, inputs, out);
+    default:
+      return quantise_for<Iq4nl>(x, inputs, out);
+  }
+}
+
+}  // namespace tandem::ops::host::TANDEM_ISA
