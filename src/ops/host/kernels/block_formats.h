@@ -5,7 +5,7 @@
 // the FP32 factor of each row. Signed weights have 128 added with AVX-512 (kAdded).
 //
 // The codebooks are looked up in registers where the processor has VBMI (two 64-byte registers a step, 7 bits of the
-// index, the rest by blending), else word by word from the first cache. The two forms meet the inputs in another order.
+// index, the rest by blending), else gathered from the first cache. The two forms meet the inputs in another order.
 #pragma once
 
 #include "ops/host/kernels.h"
@@ -32,11 +32,28 @@ struct EightApartOrder {
 #ifdef __AVX512F__
 inline constexpr int kAddedToSigned = 128;
 
-// 128 + each magnitude, or 128 - it where the sign bytes have one of `bits` (a byte each).
+// 128 + each magnitude, negated where the sign bytes have one of `bits` (a byte each): 128 - it, as bytes wrap.
 inline Rows apply_signs(Rows magnitudes, Rows signs, Rows bits) {
-  const __m512i middle = _mm512_set1_epi8(INT8_MIN);
-  return _mm512_mask_sub_epi8(_mm512_or_si512(magnitudes, middle), _mm512_test_epi8_mask(signs, bits), middle,
-                              magnitudes);
+  return _mm512_mask_sub_epi8(magnitudes, _mm512_test_epi8_mask(signs, bits), _mm512_setzero_si512(), magnitudes);
+}
+// Words of magnitudes with 128 added, of four groups. An index has 16 bits: groups 0 and 2 in the lower and upper
+// halves of the lanes of `even`, 1 and 3 in those of `odd`.
+inline void gather_groups(const uint32_t* table, Rows even, Rows odd, Rows (&out)[4]) {
+  const Rows added = set_rows(static_cast<int32_t>(0x80808080U));
+  const Rows half = set_rows(0xffff);
+  const Rows index[4] = {and_rows(even, half), and_rows(odd, half), shift_right<16>(even), shift_right<16>(odd)};
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) out[g] = or_rows(_mm512_i32gather_epi32(index[g], table, 4), added);
+}
+// Both words of entries of two.
+inline void gather_pairs(const uint32_t* table, Rows index, Rows (&out)[2]) {
+  const Rows added = set_rows(static_cast<int32_t>(0x80808080U));
+  out[0] = or_rows(_mm512_i32gather_epi32(index, table, 8), added);
+  out[1] = or_rows(_mm512_i32gather_epi32(index, table + 1, 8), added);
+}
+// All bits of a 16-bit lane where it has the bit of `bits`.
+inline Rows bits_set(Rows a, Rows bits) {
+  return _mm512_movm_epi16(_mm512_test_epi16_mask(a, bits));
 }
 #else
 inline constexpr int kAddedToSigned = 0;
@@ -44,6 +61,30 @@ inline constexpr int kAddedToSigned = 0;
 inline Rows apply_signs(Rows magnitudes, Rows signs, Rows bits) {
   const __m256i negative = _mm256_cmpeq_epi8(_mm256_and_si256(signs, bits), bits);
   return _mm256_sub_epi8(_mm256_xor_si256(magnitudes, negative), negative);
+}
+inline void gather_groups(const uint32_t* table, Rows even, Rows odd, Rows (&out)[4]) {
+  const Rows half = set_rows(0xffff);
+  const auto* words = reinterpret_cast<const int*>(table);
+  out[0] = _mm256_i32gather_epi32(words, and_rows(even, half), 4);
+  out[1] = _mm256_i32gather_epi32(words, and_rows(odd, half), 4);
+  out[2] = _mm256_i32gather_epi32(words, shift_right<16>(even), 4);
+  out[3] = _mm256_i32gather_epi32(words, shift_right<16>(odd), 4);
+}
+inline void gather_pairs(const uint32_t* table, Rows index, Rows (&out)[2]) {
+  alignas(32) uint32_t i[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(i), index);
+  const auto two = [&](int a, int b) {
+    const auto* first = reinterpret_cast<const __m128i*>(table + static_cast<ptrdiff_t>(2 * i[a]));
+    const auto* second = reinterpret_cast<const double*>(table + static_cast<ptrdiff_t>(2 * i[b]));
+    return _mm_loadh_pd(_mm_castsi128_pd(_mm_loadl_epi64(first)), second);
+  };
+  const __m256 a = _mm256_castpd_ps(_mm256_set_m128d(two(4, 5), two(0, 1)));
+  const __m256 b = _mm256_castpd_ps(_mm256_set_m128d(two(6, 7), two(2, 3)));
+  out[0] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+  out[1] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
+}
+inline Rows bits_set(Rows a, Rows bits) {
+  return _mm256_cmpeq_epi16(_mm256_and_si256(a, bits), bits);
 }
 #endif
 
@@ -63,7 +104,7 @@ inline RowFloats load_scale(const std::byte* unit, int words, int64_t row, int b
 }
 // 2 * (the nibble at `bit`) + 1.
 inline Rows odd_scale(Rows word, int bit) {
-  return or_rows(and_rows(shift_left<1>(shift_right(word, bit)), set_rows(30)), set_rows(1));
+  return and_or(rotate_right(word, bit + 31), set_rows(30), set_rows(1));
 }
 
 #ifdef __AVX512VBMI__
@@ -82,15 +123,19 @@ inline Rows lookup_1024(const uint8_t* table, Rows index, __mmask64 bit7, __mmas
   return _mm512_mask_blend_epi8(bit9, lookup_512(table, index, bit7, bit8), lookup_512(table + 512, index, bit7, bit8));
 }
 
-// 16 inputs from the two halves of their four entries, with the signs of their two groups of eight.
+// 16 inputs from the two halves of their four entries, with the signs of their two groups of eight. 128 is added to the
+// magnitudes on the way.
 template <bool kLevels>
 inline void words_of_halves(Rows first, Rows second, Rows signs, Rows* w) {
-  alignas(16) static constexpr int8_t kIq3xxsLevels[16] = {4, 12, 20, 28, 36, 44, 52, 62};
-  Rows magnitudes[4] = {low_nibbles(first), high_nibbles(first), low_nibbles(second), high_nibbles(second)};
+  alignas(16) static constexpr int8_t kIq3xxsLevels[16] = {4 - 128,  12 - 128, 20 - 128, 28 - 128,
+                                                           36 - 128, 44 - 128, 52 - 128, 62 - 128};
+  const Rows added = set_rows(static_cast<int32_t>(0x80808080U));
+  const Rows codes[4] = {first, shift_right<4>(first), second, shift_right<4>(second)};
 #pragma GCC unroll 4
   for (int k = 0; k < 4; ++k) {
-    if constexpr (kLevels) magnitudes[k] = lookup_bytes(kIq3xxsLevels, magnitudes[k]);
-    w[k] = apply_signs(magnitudes[k], signs, set_rows(0x10011001 << k));
+    const Rows magnitudes =
+        kLevels ? lookup_bytes(kIq3xxsLevels, low_nibbles(codes[k])) : and_or(codes[k], set_rows(0x0f0f0f0f), added);
+    w[k] = apply_signs(magnitudes, signs, set_rows(0x10011001 << k));
   }
 }
 
@@ -113,6 +158,35 @@ inline Rows spread_sevens(Rows word) {
 // Byte `index` of each word in all its four bytes.
 inline Rows spread_byte(Rows word, int index) {
   return shuffle_in_words<0, 0, 0, 0>(shift_right(word, 8 * index));
+}
+
+template <int kIndex>
+inline Rows spread_byte(Rows word) {
+  return shuffle_in_words<kIndex, kIndex, kIndex, kIndex>(word);
+}
+
+// The entries of four groups of four inputs, gathered. `high` has their ninth bits: bits kBit to kBit + 3
+// of every byte; `signs` the sign bytes of two groups of eight from byte kByte on.
+template <int kBit, int kByte, bool kNinth>
+inline void words_of_loads(const uint32_t* table, Rows index, Rows high, Rows signs, Rows* w) {
+  const Rows byte = set_rows(0xff00ff);
+  Rows pairs[2] = {and_rows(index, byte), and_rows(shift_right<8>(index), byte)};  // groups 0 and 2, 1 and 3
+  if constexpr (kNinth) {
+    const Rows ninth = set_rows(0x01000100);
+    constexpr int32_t kEven = 1 << kBit | 4 << (kBit + 16);
+    pairs[0] = and_or(bits_set(high, set_rows(kEven)), ninth, pairs[0]);
+    pairs[1] = and_or(bits_set(high, set_rows(kEven * 2)), ninth, pairs[1]);
+  }
+  const Rows first = spread_byte<kByte>(signs);
+  const Rows second = spread_byte<kByte + 1>(signs);
+  const Rows low = set_rows(0x08040201);
+  const Rows upper = set_rows(static_cast<int32_t>(0x80402010U));
+  Rows magnitudes[4];
+  gather_groups(table, pairs[0], pairs[1], magnitudes);
+  w[0] = apply_signs(magnitudes[0], first, low);
+  w[1] = apply_signs(magnitudes[1], first, upper);
+  w[2] = apply_signs(magnitudes[2], second, low);
+  w[3] = apply_signs(magnitudes[3], second, upper);
 }
 
 struct Iq3s
@@ -141,13 +215,8 @@ struct Iq3s
           j == 0 ? shuffle_in_words<0, 0, 1, 1>(signs) : shuffle_in_words<2, 2, 3, 3>(signs), w + 4 * j);
     }
 #else
-#pragma GCC unroll 8
-    for (int q = 0; q < 8; ++q) {
-      const Rows low = and_rows(shift_right(load_word(unit, 2 * b + q / 4), 8 * (q % 4)), set_rows(255));
-      const Rows bit8 = and_rows(shift_right(high, q), set_rows(1));
-      w[q] = apply_signs(gather(tables.iq3s, or_rows(low, shift_left<8>(bit8))), spread_byte(signs, q / 2),
-                         set_rows(static_cast<int32_t>(0x08040201U << (4 * (q % 2)))));
-    }
+    words_of_loads<0, 0, true>(tables.iq3s, load_word(unit, 2 * b), high, signs, w);
+    words_of_loads<4, 2, true>(tables.iq3s, load_word(unit, 2 * b + 1), high, signs, w + 4);
 #endif
   }
   static RowFloats factor(const std::byte* unit, int64_t row, int) { return load_scale(unit, 27, row, 0); }
@@ -178,12 +247,8 @@ struct Iq3xxs
           j == 0 ? shuffle_in_words<0, 0, 1, 1>(signs) : shuffle_in_words<2, 2, 3, 3>(signs), w + 4 * j);
     }
 #else
-#pragma GCC unroll 8
-    for (int q = 0; q < 8; ++q) {
-      const Rows index = and_rows(shift_right(load_word(unit, 2 * b + q / 4), 8 * (q % 4)), set_rows(255));
-      w[q] = apply_signs(gather(tables.iq3xxs, index), spread_byte(signs, q / 2),
-                         set_rows(static_cast<int32_t>(0x08040201U << (4 * (q % 2)))));
-    }
+    words_of_loads<0, 0, false>(tables.iq3xxs, load_word(unit, 2 * b), word, signs, w);
+    words_of_loads<4, 2, false>(tables.iq3xxs, load_word(unit, 2 * b + 1), word, signs, w + 4);
 #endif
   }
   static RowFloats factor(const std::byte* unit, int64_t row, int) {
@@ -210,17 +275,19 @@ struct Iq2s
     scales[0] = odd_scale(both, 8 * (b % 4));
     scales[1] = odd_scale(both, 8 * (b % 4) + 4);
 #ifdef __AVX512VBMI__
-    // A half of an entry has four codes of two bits; a nibble has two of them.
-    alignas(16) static constexpr int8_t kLower[16] = {8, 25, 43, 0, 8, 25, 43, 0, 8, 25, 43, 0, 8, 25, 43, 0};
-    alignas(16) static constexpr int8_t kUpper[16] = {8, 8, 8, 8, 25, 25, 25, 25, 43, 43, 43, 43, 0, 0, 0, 0};
+    // A half of an entry has four codes of two bits; a nibble has two of them. 128 + 8, 25 and 43.
+    alignas(16) static constexpr int8_t kLower[16] = {-120, -103, -85, 0, -120, -103, -85, 0,
+                                                      -120, -103, -85, 0, -120, -103, -85, 0};
+    alignas(16) static constexpr int8_t kUpper[16] = {-120, -120, -120, -120, -103, -103, -103, -103,
+                                                      -85,  -85,  -85,  -85,  0,    0,    0,    0};
     const __mmask64 bit7 = _mm512_movepi8_mask(entries);
     const __mmask64 bit8 = _mm512_test_epi8_mask(high, set_rows(0x40100401));
     const __mmask64 bit9 = _mm512_test_epi8_mask(high, set_rows(static_cast<int32_t>(0x80200802U)));
     const Rows first = lookup_1024(tables.iq2s_halves[0], entries, bit7, bit8, bit9);
     const Rows second = lookup_1024(tables.iq2s_halves[1], entries, bit7, bit8, bit9);
     const Rows lower = set_rows(0xffff);
-    const Rows sixteens[2] = {or_rows(and_rows(first, lower), shift_left<16>(second)),
-                              or_rows(shift_right<16>(first), _mm512_andnot_si512(lower, second))};
+    const Rows sixteens[2] = {and_or(first, lower, shift_left<16>(second)),
+                              and_or(second, shift_left<16>(lower), shift_right<16>(first))};
 #pragma GCC unroll 2
     for (int j = 0; j < 2; ++j) {
       const Rows sign = j == 0 ? shuffle_in_words<0, 1, 0, 1>(signs) : shuffle_in_words<2, 3, 2, 3>(signs);
@@ -232,14 +299,19 @@ struct Iq2s
       for (int k = 0; k < 4; ++k) w[4 * j + k] = apply_signs(magnitudes[k], sign, set_rows(0x10100101 << k));
     }
 #else
+    const Rows byte = set_rows(255);
+    const Rows two_bits = set_rows(0x300);
+    const Rows low = set_rows(0x08040201);
+    const Rows upper = set_rows(static_cast<int32_t>(0x80402010U));
+    const Rows sign[4] = {spread_byte<0>(signs), spread_byte<1>(signs), spread_byte<2>(signs), spread_byte<3>(signs)};
+    const Rows bits[4] = {shift_left<8>(high), shift_left<6>(high), shift_left<4>(high), shift_left<2>(high)};
 #pragma GCC unroll 4
     for (int g = 0; g < 4; ++g) {
-      const Rows low = and_rows(shift_right(entries, 8 * g), set_rows(255));
-      const Rows entry = or_rows(low, shift_left<8>(and_rows(shift_right(high, 2 * g), set_rows(3))));
-      const Rows at = shift_left<1>(entry);
-      const Rows sign = spread_byte(signs, g);
-      w[2 * g] = apply_signs(gather(tables.iq2s, at), sign, set_rows(0x08040201));
-      w[2 * g + 1] = apply_signs(gather(tables.iq2s + 1, at), sign, set_rows(static_cast<int32_t>(0x80402010U)));
+      const Rows entry = and_or(bits[g], two_bits, and_rows(shift_right(entries, 8 * g), byte));
+      Rows words[2];
+      gather_pairs(tables.iq2s, entry, words);
+      w[2 * g] = apply_signs(words[0], sign[g], low);
+      w[2 * g + 1] = apply_signs(words[1], sign[g], upper);
     }
 #endif
   }

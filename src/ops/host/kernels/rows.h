@@ -58,7 +58,14 @@ inline Rows shuffle_in_words(Rows x) {
   return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(in_words_order<a, b, c, d>()));
 }
 inline Rows shift_right(Rows a, int bits) {
-  return _mm512_srl_epi32(a, _mm_cvtsi32_si128(bits));
+  return _mm512_srli_epi32(a, static_cast<unsigned>(bits));
+}
+inline Rows rotate_right(Rows a, int bits) {
+  return _mm512_rorv_epi32(a, _mm512_set1_epi32(bits));
+}
+// (a & b) | c
+inline Rows and_or(Rows a, Rows b, Rows c) {
+  return _mm512_ternarylogic_epi32(a, b, c, 0xEA);
 }
 template <int kBits>
 inline Rows shift_left(Rows a) {
@@ -73,10 +80,6 @@ inline RowFloats load_halves(const void* p) {
 // The binary16 in the lower half of each lane.
 inline RowFloats low_halves(Rows a) {
   return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a));
-}
-// table[index] of each lane.
-inline Rows gather(const uint32_t* table, Rows index) {
-  return _mm512_i32gather_epi32(index, table, 4);
 }
 inline RowSums no_sums() {
   return {_mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -157,7 +160,13 @@ inline Rows shuffle_in_words(Rows x) {
   return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(in_words_order<a, b, c, d>()));
 }
 inline Rows shift_right(Rows a, int bits) {
-  return _mm256_srl_epi32(a, _mm_cvtsi32_si128(bits));
+  return _mm256_srli_epi32(a, bits);
+}
+inline Rows rotate_right(Rows a, int bits) {
+  return _mm256_or_si256(_mm256_srli_epi32(a, bits & 31), _mm256_slli_epi32(a, 32 - (bits & 31)));
+}
+inline Rows and_or(Rows a, Rows b, Rows c) {
+  return _mm256_or_si256(_mm256_and_si256(a, b), c);
 }
 template <int kBits>
 inline Rows shift_left(Rows a) {
@@ -172,13 +181,6 @@ inline RowFloats load_halves(const void* p) {
 inline RowFloats low_halves(Rows a) {
   const __m256i low = _mm256_and_si256(a, _mm256_set1_epi32(0xffff));
   return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
-}
-// Eight loads: the gather instruction of AVX2 takes twice as long on the processors it was measured on.
-inline Rows gather(const uint32_t* table, Rows index) {
-  alignas(32) uint32_t i[8];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(i), index);
-  const auto at = [&](int lane) { return static_cast<int>(table[i[lane]]); };
-  return _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
 }
 inline RowSums no_sums() {
   return {_mm256_setzero_si256(), _mm256_setzero_si256()};
