@@ -53,10 +53,10 @@ LoadedModel load_model(const EngineOptions& options) {
   }
   auto folder = options.artifact;
   if (folder.filename().empty()) folder = folder.parent_path();  // a trailing slash
-  LoadedModel loaded{.name = folder.stem().string(),
-                     .artifact = std::make_unique<artifact::Artifact>(artifact::Artifact::open(folder)),
-                     .pool = std::make_unique<base::WorkerPool>(options.threads),
-                     .model = nullptr};
+  LoadedModel loaded;
+  loaded.name = folder.stem().string();
+  loaded.artifact = std::make_unique<artifact::Artifact>(artifact::Artifact::open(folder));
+  loaded.pool = std::make_unique<base::WorkerPool>(options.threads);
   loaded.model = model::Model::load(*loaded.artifact, *loaded.pool, options.load);
   return loaded;
 }
