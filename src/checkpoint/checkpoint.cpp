@@ -1,10 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <iterator>
-#include <sys/stat.h>
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
@@ -19,19 +16,6 @@ constexpr uint64_t kMaxConfigBytes = 64 << 20;
 constexpr uint64_t kMaxIndexBytes = 512 << 20;
 constexpr const char* kSingleName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
-
-struct FileState {
-  uint64_t bytes;
-  timespec modified;
-};
-
-FileState file_state(const base::File& file) {
-  struct stat status{};
-  if (::fstat(file.descriptor(), &status) != 0) {
-    base::bad_input(file.path().string(), "cannot be examined: {}", std::strerror(errno));
-  }
-  return {static_cast<uint64_t>(status.st_size), status.st_mtim};
-}
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -80,18 +64,17 @@ void Checkpoint::open_folder() {
 
 void Checkpoint::open_shard(const fs::path& path) {
   const std::string source = path.string();
-  base::File file = base::File::open_read(path);
-  const FileState state = file_state(file);
-  if (state.bytes < 8) base::bad_input(source, "holds {} bytes; a safetensors file begins with 8", state.bytes);
+  WatchedFile file = WatchedFile::open(path);
+  if (file.bytes() < 8) base::bad_input(source, "holds {} bytes; a safetensors file begins with 8", file.bytes());
   std::array<std::byte, 8> prefix;
   file.read_at(0, prefix);
   // The length is checked against the file before anything is allocated.
-  std::string header(safetensors_header_bytes(prefix, state.bytes, source), '\0');
+  std::string header(safetensors_header_bytes(prefix, file.bytes(), source), '\0');
   file.read_at(8, std::as_writable_bytes(std::span(header)));
   std::vector<Tensor> tensors =
-      parse_safetensors_header(header, state.bytes, static_cast<uint32_t>(shards_.size()), source);
+      parse_safetensors_header(header, file.bytes(), static_cast<uint32_t>(shards_.size()), source);
   tensors_.insert(tensors_.end(), std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end()));
-  shards_.push_back({path, state.bytes, 8 + header.size(), state.modified});
+  shards_.push_back({path, file.bytes(), 8 + header.size(), file.modified()});
   files_.push_back(std::move(file));
 }
 
@@ -164,25 +147,12 @@ const Tensor& Checkpoint::at(std::string_view name) const {
   return *tensor;
 }
 
-void Checkpoint::check_unchanged(uint32_t shard) const {
-  const Shard& known = shards_[shard];
-  const FileState now = file_state(files_[shard]);
-  if (now.bytes != known.bytes) {
-    base::bad_input(known.path.string(), "changed since it was opened: it held {} bytes and holds {} now", known.bytes,
-                    now.bytes);
-  }
-  if (now.modified.tv_sec != known.modified.tv_sec || now.modified.tv_nsec != known.modified.tv_nsec) {
-    base::bad_input(known.path.string(), "was written to since it was opened");
-  }
-}
-
 void Checkpoint::read(const Tensor& tensor, uint64_t offset, std::span<std::byte> out) const {
   if (offset > tensor.bytes || out.size() > tensor.bytes - offset) {
     base::internal_error(shards_[tensor.shard].path.string(),
                          "bytes {} to {} were to be read of tensor {}, which has {}", offset, offset + out.size(),
                          tensor.name, tensor.bytes);
   }
-  check_unchanged(tensor.shard);
   files_[tensor.shard].read_at(tensor.offset + offset, out);
 }
 

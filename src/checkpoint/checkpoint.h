@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/tensor.h"
+#include "checkpoint/watched_file.h"
 
 namespace tandem::checkpoint {
 
@@ -60,11 +60,10 @@ class Checkpoint {
   void open_folder();
   void read_config();
   void index_names();
-  void check_unchanged(uint32_t shard) const;
 
   std::filesystem::path folder_;
   std::vector<Shard> shards_;
-  std::vector<base::File> files_;  // parallel to shards_
+  std::vector<WatchedFile> files_;  // parallel to shards_
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string_view, uint32_t> by_name_;  // keys point into tensors_
   base::Json config_;
