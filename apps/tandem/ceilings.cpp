@@ -7,13 +7,13 @@
 #include <fstream>
 #include <functional>
 #include <immintrin.h>
-#include <memory>
 #include <string>
 #include <unistd.h>
 
 #include "base/cpu.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "device/buffer.h"
 
 namespace tandem::app {
 namespace {
@@ -43,17 +43,11 @@ uint64_t available_memory() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE)) / 2;
 }
 
-struct AlignedFree {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Buffer = std::unique_ptr<std::byte[], AlignedFree>;
-
 // Written in full, so that every page is the process's own.
-Buffer make_buffer(base::WorkerPool& pool, uint64_t bytes) {
-  Buffer buffer(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
-  if (!buffer) base::unavailable("bench", "no memory for a buffer of {} bytes", bytes);
+device::Buffer make_buffer(base::WorkerPool& pool, uint64_t bytes) {
+  device::Buffer buffer(static_cast<int64_t>(bytes));
   pool.run(static_cast<int64_t>(bytes / kPiece), 1, [&](int64_t begin, int64_t end) {
-    std::memset(buffer.get() + begin * static_cast<int64_t>(kPiece), 1, static_cast<size_t>(end - begin) * kPiece);
+    std::memset(buffer.data() + begin * static_cast<int64_t>(kPiece), 1, static_cast<size_t>(end - begin) * kPiece);
   });
   return buffer;
 }
@@ -119,17 +113,21 @@ constexpr int64_t kDepth = 256;  // of the product: panels of 6 and 32 columns s
 
 uint64_t ceiling_buffer_bytes() {
   const uint64_t quarter = available_memory() / 4;
-  return std::clamp(quarter / kMiB * kMiB, 2 * kMiB, 512 * kMiB);
+  return std::clamp(quarter / kMiB * kMiB, 2 * kMiB, 2048 * kMiB);
 }
 
 Ceiling measure_read(base::WorkerPool& pool, int rounds) {
-  const uint64_t bytes = ceiling_buffer_bytes();
-  const Buffer buffer = make_buffer(pool, bytes);
+  const device::Buffer buffer = make_buffer(pool, ceiling_buffer_bytes());
+  return measure_read(pool, {buffer.data(), static_cast<size_t>(buffer.bytes())}, rounds);
+}
+
+Ceiling measure_read(base::WorkerPool& pool, std::span<const std::byte> memory, int rounds) {
+  const uint64_t bytes = memory.size() / kPiece * kPiece;
   std::atomic<uint64_t> total = 0;
   auto seconds = time_rounds(rounds, [&] {
     pool.run(static_cast<int64_t>(bytes / kPiece), 8, [&](int64_t begin, int64_t end) {
       uint64_t sum = 0;
-      for (int64_t piece = begin; piece < end; ++piece) sum += sum_piece(buffer.get() + piece * int64_t{kPiece});
+      for (int64_t piece = begin; piece < end; ++piece) sum += sum_piece(memory.data() + piece * int64_t{kPiece});
       total += sum;  // makes the reads count
     });
   });
@@ -139,10 +137,10 @@ Ceiling measure_read(base::WorkerPool& pool, int rounds) {
 
 Ceiling measure_copy(base::WorkerPool& pool, int rounds) {
   const uint64_t half = ceiling_buffer_bytes() / 2 / kPiece * kPiece;
-  const Buffer buffer = make_buffer(pool, 2 * half);
+  device::Buffer buffer = make_buffer(pool, 2 * half);
   auto seconds = time_rounds(rounds, [&] {
     pool.run(static_cast<int64_t>(half / kPiece), 8, [&](int64_t begin, int64_t end) {
-      std::byte* const from = buffer.get() + begin * int64_t{kPiece};
+      std::byte* const from = buffer.data() + begin * int64_t{kPiece};
       std::memcpy(from + half, from, static_cast<size_t>(end - begin) * kPiece);
     });
   });

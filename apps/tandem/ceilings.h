@@ -1,8 +1,10 @@
 // What the machine can do at best, measured the plain way, to hold other figures against.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "base/pool.h"
@@ -18,8 +20,9 @@ struct Ceiling {
 // Memory is measured over this many bytes: more than any cache holds, at most a quarter of what is available.
 uint64_t ceiling_buffer_bytes();
 
-// Reads a buffer once, in all threads.
+// Reads a buffer once, in all threads; or memory that is there already, from a multiple of 64 bytes on.
 Ceiling measure_read(base::WorkerPool& pool, int rounds);
+Ceiling measure_read(base::WorkerPool& pool, std::span<const std::byte> memory, int rounds);
 // Copies one half of the buffer to the other; `amount` counts bytes read and bytes written.
 Ceiling measure_copy(base::WorkerPool& pool, int rounds);
 // FP32 multiply-adds of a matrix product whose operands stay in the first cache; `amount` counts two operations each.

@@ -15,20 +15,46 @@
 namespace tandem::base {
 
 namespace {
-// About 20 microseconds of polling before a worker sleeps: the operations of one step follow each other within that.
+
+// Some tens of microseconds of polling before a worker sleeps: the operations of one step follow each other within
+// that.
 constexpr int kSpins = 2000;
+constexpr int64_t kChunksPerThread = 4;  // evens out threads that start late or run slowly
+constexpr size_t kCacheLine = 64;
+
+// What is left of a lane's chunks: the run's number, one past the lane's last chunk, the next one to take. A thread
+// takes a chunk by advancing the ticket, so a thread that comes late for a run cannot take a chunk of the run after it.
+struct Ticket {
+  uint32_t run;
+  uint16_t end;
+  uint16_t next;
+};
+uint64_t pack(Ticket t) {
+  return static_cast<uint64_t>(t.run) << 32 | static_cast<uint64_t>(t.end) << 16 | t.next;
+}
+Ticket unpack(uint64_t bits) {
+  return {static_cast<uint32_t>(bits >> 32), static_cast<uint16_t>(bits >> 16), static_cast<uint16_t>(bits)};
+}
+
+// Each thread has a lane of chunks that it alone takes from until they run out, and others then help with: threads meet
+// on a cache line only where one helps another.
+struct Lane {
+  alignas(kCacheLine) std::atomic<uint64_t> ticket{0};
+  alignas(kCacheLine) std::atomic<uint64_t> finished{0};  // the run's number, and the chunks that its thread has done
+};
+
 }  // namespace
 
 struct WorkerPool::Shared {
-  std::atomic<uint64_t> generation{0};  // even: idle, odd: a run is under way
-  std::atomic<int64_t> next{0};
-  std::atomic<int> inside{0};  // workers that may still touch the current run
-  int64_t count = 0;
-  int64_t piece = 1;
+  alignas(kCacheLine) std::atomic<uint32_t> run{0};  // number of the latest run
+  // Of the latest run; read by whoever has taken one of its chunks.
+  alignas(kCacheLine) int64_t count = 0;
+  int64_t chunks = 0;
   const std::function<void(int64_t, int64_t)>* body = nullptr;
+  std::vector<Lane> lanes;
+
   std::mutex error_mutex;
   std::exception_ptr error;
-
   std::atomic<bool> busy{false};  // a run is under way
   std::mutex sleep_mutex;
   std::condition_variable wake;
@@ -36,50 +62,81 @@ struct WorkerPool::Shared {
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
 
-  void work() {
+  int64_t lane_begin(size_t lane) const {
+    return static_cast<int64_t>(lane) * chunks / static_cast<int64_t>(lanes.size());
+  }
+
+  // The next chunk of a lane in this run, as its place in the lane; -1 where there is none.
+  int64_t take(size_t lane, uint32_t number) {
+    uint64_t bits = lanes[lane].ticket.load(std::memory_order_acquire);
     for (;;) {
-      const int64_t begin = next.fetch_add(piece, std::memory_order_relaxed);
-      if (begin >= count) return;
-      try {
-        (*body)(begin, std::min(count, begin + piece));
-      } catch (...) {
-        const std::lock_guard lock(error_mutex);
-        if (!error) error = std::current_exception();
-      }
+      const Ticket ticket = unpack(bits);
+      if (ticket.run != number || ticket.next == ticket.end) return -1;
+      if (lanes[lane].ticket.compare_exchange_weak(bits, bits + 1, std::memory_order_acq_rel)) return ticket.next;
     }
   }
 
-  void worker() {
-    uint64_t seen = 0;
-    for (;;) {
-      uint64_t now = generation.load(std::memory_order_acquire);
-      for (int spin = 0; (now == seen || now % 2 == 0) && spin < kSpins && !stop.load(std::memory_order_relaxed);
-           ++spin) {
-        _mm_pause();
-        now = generation.load(std::memory_order_acquire);
+  void work(size_t thread, uint32_t number) {
+    uint32_t done = 0;
+    const auto publish = [&] {
+      lanes[thread].finished.store(static_cast<uint64_t>(number) << 32 | done, std::memory_order_release);
+    };
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      const size_t lane = (thread + i) % lanes.size();
+      for (int64_t place = take(lane, number); place >= 0; place = take(lane, number)) {
+        const int64_t chunk = lane_begin(lane) + place;
+        try {
+          (*body)(chunk* count / chunks, (chunk + 1) * count / chunks);
+        } catch (...) {
+          const std::lock_guard lock(error_mutex);
+          if (!error) error = std::current_exception();
+        }
+        ++done;
+        if (i > 0) publish();
       }
-      if (now == seen || now % 2 == 0) {
+      if (i == 0 && done > 0) publish();
+    }
+  }
+
+  bool all_finished(uint32_t number) const {
+    int64_t done = 0;
+    for (const Lane& lane : lanes) {
+      const uint64_t finished = lane.finished.load(std::memory_order_acquire);
+      if (finished >> 32 == number) done += static_cast<int64_t>(finished & 0xFFFFFFFFU);
+    }
+    return done == chunks;
+  }
+
+  void worker(size_t thread) {
+    uint32_t seen = 0;
+    for (;;) {
+      uint32_t now = run.load(std::memory_order_acquire);
+      for (int spin = 0; now == seen && spin < kSpins && !stop.load(std::memory_order_relaxed); ++spin) {
+        _mm_pause();
+        now = run.load(std::memory_order_acquire);
+      }
+      if (now == seen) {
         std::unique_lock lock(sleep_mutex);
         sleepers.fetch_add(1);
         wake.wait(lock, [&] {
-          now = generation.load();
-          return stop.load() || (now != seen && now % 2 == 1);
+          now = run.load();
+          return stop.load() || now != seen;
         });
         sleepers.fetch_sub(1);
       }
       if (stop.load(std::memory_order_relaxed)) return;
-      // Enter, then look again: the run may have ended meanwhile, and its body with it.
-      inside.fetch_add(1, std::memory_order_seq_cst);
-      if (generation.load(std::memory_order_seq_cst) == now) work();
-      inside.fetch_sub(1, std::memory_order_release);
       seen = now;
+      work(thread, now);
     }
   }
 };
 
 WorkerPool::WorkerPool(int threads) : shared_(std::make_unique<Shared>()) {
   if (threads <= 0) threads = default_threads();
-  for (int i = 1; i < threads; ++i) shared_->workers.emplace_back([shared = shared_.get()] { shared->worker(); });
+  shared_->lanes = std::vector<Lane>(static_cast<size_t>(threads));
+  for (int i = 1; i < threads; ++i) {
+    shared_->workers.emplace_back([shared = shared_.get(), i] { shared->worker(static_cast<size_t>(i)); });
+  }
 }
 
 WorkerPool::~WorkerPool() {
@@ -102,20 +159,23 @@ void WorkerPool::run(int64_t count, int64_t grain, const std::function<void(int6
     body(0, count);
     return;
   }
-  // Four pieces a thread even out workers that start late; fewer where the grain says so.
-  const int64_t pieces = 4 * (static_cast<int64_t>(shared.workers.size()) + 1);
+  const auto threads = static_cast<int64_t>(shared.lanes.size());
+  const uint32_t number = shared.run.load(std::memory_order_relaxed) + 1;
   shared.count = count;
-  shared.piece = std::max(std::max<int64_t>(grain, 1), (count + pieces - 1) / pieces);
+  shared.chunks =
+      std::min((count + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1), kChunksPerThread * threads);
   shared.body = &body;
-  shared.next.store(0, std::memory_order_relaxed);
-  shared.generation.fetch_add(1, std::memory_order_seq_cst);
+  for (size_t lane = 0; lane < shared.lanes.size(); ++lane) {
+    const int64_t chunks = shared.lane_begin(lane + 1) - shared.lane_begin(lane);
+    shared.lanes[lane].ticket.store(pack({number, static_cast<uint16_t>(chunks), 0}), std::memory_order_release);
+  }
+  shared.run.store(number, std::memory_order_seq_cst);
   if (shared.sleepers.load() > 0) {
     const std::lock_guard wake_lock(shared.sleep_mutex);
     shared.wake.notify_all();
   }
-  shared.work();
-  shared.generation.fetch_add(1, std::memory_order_seq_cst);
-  while (shared.inside.load(std::memory_order_acquire) > 0) _mm_pause();
+  shared.work(0, number);
+  while (!shared.all_finished(number)) _mm_pause();
   const std::exception_ptr error = std::exchange(shared.error, nullptr);
   shared.busy.store(false, std::memory_order_release);
   if (error) std::rethrow_exception(error);

@@ -18,7 +18,7 @@ class WorkerPool {
 
   int threads() const;
 
-  // Cuts [0, count) into contiguous ranges of at least `grain` and calls body(begin, end) for each, once; returns when
+  // Cuts [0, count) into contiguous ranges of at least `grain` (but for rounding) and calls body(begin, end) for each, once; returns when
   // all have ended. Which thread takes which range is not fixed, so a body must not let results depend on it. An
   // exception of a body is thrown here after the others have ended. One run at a time: a run started while another is
   // under way (from a body, or from a second thread) does all its work in its own thread.

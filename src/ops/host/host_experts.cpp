@@ -12,6 +12,7 @@ namespace tandem::ops::host {
 
 namespace {
 
+constexpr int64_t kInputPart = 512;       // inputs of a column that are quantised at once: whole blocks of every format
 constexpr int64_t kBatch = 8;             // columns that one product takes here
 constexpr int64_t kDownRows = 32;         // rows of gate and up that make whole blocks of down's inputs
 constexpr int64_t kSumBytes = 256 << 10;  // accumulators of one piece of down's rows: a part of a second-level cache
@@ -53,7 +54,7 @@ void HostExperts::make_groups(const Ops::Experts& args) {
     counts[e + 1] += counts[e];
   }
   for (int64_t i = 0; i < slots; ++i) order[counts[args.ids[i]]++] = static_cast<int32_t>(i);
-  std::fill_n(faulty_.get(slots), slots, uint8_t{0});
+  std::fill_n(faulty_.get(args.tokens), args.tokens, uint8_t{0});
 }
 
 void HostExperts::place_columns(const Ops::Experts& args) {
@@ -90,8 +91,8 @@ bool HostExperts::shares_inputs(const Ops::Experts& args, int64_t expert) const 
                                                  std::bit_cast<uint32_t>(input_scale(args.table, expert, kUp));
 }
 
-void HostExperts::mark_faulty(int64_t slot) {
-  std::atomic_ref(faulty_.data()[slot]).store(1, std::memory_order_relaxed);  // several workers may find the same
+void HostExperts::mark_faulty(int64_t token) {
+  std::atomic_ref(faulty_.data()[token]).store(1, std::memory_order_relaxed);  // several workers may find the same
 }
 
 bool HostExperts::make_column(const Columns& columns, const float* x, int64_t count, float scale, bool round,
@@ -113,31 +114,31 @@ bool HostExperts::make_column(const Columns& columns, const float* x, int64_t co
   return true;  // the sum finds what is not finite
 }
 
-// The inputs of gate or up.
-void HostExperts::make_inputs(const Ops::Experts& args, Projection which, bool round) {
-  const Columns& columns = columns_[which];
+// The columns of gate and up, a part of the inputs at a time.
+void HostExperts::make_inputs(const Ops::Experts& args, bool round) {
   const int64_t hidden = args.table.hidden;
-  if (columns.by_token) {
-    if (which == kUp && shares_inputs(args, 0)) return;
-    pool_.run(args.tokens, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const bool finite =
-            make_column(columns, args.x + t * hidden, hidden, 1.0F, round, columns.data + t * columns.stride);
-        if (finite) continue;
-        for (int64_t slot = 0; slot < args.tokens * args.top_k; ++slot) {
-          if (token_of(args, slot) == t) mark_faulty(slot);
-        }
+  const int64_t parts = hidden % kInputPart == 0 ? hidden / kInputPart : 1;
+  const int64_t part = hidden / parts;
+  const int64_t slots = args.tokens * args.top_k;
+  int64_t ends[2];  // of the columns of gate, then of up
+  ends[0] = columns_[kGate].by_token ? args.tokens : slots;
+  ends[1] = ends[0] + (columns_[kUp].by_token ? (shares_inputs(args, 0) ? 0 : args.tokens) : slots);
+  pool_.run(ends[1] * parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Projection which = i / parts < ends[0] ? kGate : kUp;
+      const Columns& columns = columns_[which];
+      const int64_t column = i / parts - (which == kGate ? 0 : ends[0]);
+      const int64_t token = columns.by_token ? column : token_of(args, column);
+      float scale = 1.0F;
+      if (!columns.by_token) {
+        const int64_t expert = args.ids[order_.data()[column]];
+        if (which == kUp && shares_inputs(args, expert)) continue;
+        scale = input_scale(args.table, expert, which);
       }
-    });
-    return;
-  }
-  pool_.run(args.tokens * args.top_k, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot) {
-      const int64_t expert = args.ids[order_.data()[slot]];
-      if (which == kUp && shares_inputs(args, expert)) continue;
-      if (!make_column(columns, args.x + token_of(args, slot) * hidden, hidden, input_scale(args.table, expert, which),
-                       round, columns.data + slot * columns.stride)) {
-        mark_faulty(slot);
+      const int64_t at = i % parts;
+      if (!make_column(columns, args.x + token * hidden + at * part, part, scale, round,
+                       columns.data + column * columns.stride + at * (columns.stride / parts))) {
+        mark_faulty(token);
       }
     }
   });
@@ -232,7 +233,7 @@ void HostExperts::gate_and_up(const Ops::Experts& args, bool round) {
           const int64_t slot = group.first + first + c;
           if (!make_column(down, h[c], end - begin, input_scale(args.table, group.expert, kDown), round,
                            down.data + slot * down.stride + begin / kDownRows * bytes_per_input_block)) {
-            mark_faulty(slot);
+            mark_faulty(token_of(args, slot));
           }
         }
       }
@@ -257,7 +258,7 @@ void HostExperts::sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_
           float* column = y + c * kExpertTileRows;
           std::fill(column + rows, column + kExpertTileRows, 0.0F);
           int64_t* to = half + ((tile - tile_begin) * args.tokens + token_of(args, slot)) * kTileSums;
-          if (!kernels_.add_weighted(column, args.weights[order_.data()[slot]], to)) mark_faulty(slot);
+          if (!kernels_.add_weighted(column, args.weights[order_.data()[slot]], to)) mark_faulty(token_of(args, slot));
         }
       }
     }
@@ -295,17 +296,12 @@ Fault HostExperts::run(const Ops::Experts& args, bool round) {
   }
   make_groups(args);
   place_columns(args);
-  make_inputs(args, kGate, round);
-  make_inputs(args, kUp, round);
+  make_inputs(args, round);
   gate_and_up(args, round);
   down_and_sum(args);
-  Fault first = -1;
-  for (int64_t slot = 0; slot < args.tokens * args.top_k; ++slot) {
-    if (faulty_.data()[slot] == 0) continue;
-    const Fault token = token_of(args, slot);
-    first = first < 0 ? token : std::min(first, token);
-  }
-  return first;
+  const uint8_t* faulty = faulty_.data();
+  const uint8_t* first = std::find(faulty, faulty + args.tokens, 1);
+  return first == faulty + args.tokens ? -1 : first - faulty;
 }
 
 }  // namespace tandem::ops::host

@@ -49,7 +49,7 @@ class HostExperts {
   void make_groups(const Ops::Experts& args);
   void place_columns(const Ops::Experts& args);
   bool shares_inputs(const Ops::Experts& args, int64_t expert) const;
-  void make_inputs(const Ops::Experts& args, Projection which, bool round);
+  void make_inputs(const Ops::Experts& args, bool round);
   void gate_and_up(const Ops::Experts& args, bool round);
   void down_and_sum(const Ops::Experts& args);
   void sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums);
@@ -61,7 +61,7 @@ class HostExperts {
   // One column of `count` inputs as the products take it; false where a value is not finite.
   bool make_column(const Columns& columns, const float* x, int64_t count, float input_scale, bool round,
                    std::byte* out) const;
-  void mark_faulty(int64_t slot);
+  void mark_faulty(int64_t token);
   int64_t token_of(const Ops::Experts& args, int64_t slot) { return order_.data()[slot] / args.top_k; }
 
   base::WorkerPool& pool_;
@@ -70,7 +70,7 @@ class HostExperts {
   Scratch<int32_t> counts_;  // by expert
   Scratch<Group> groups_memory_;
   int64_t groups_ = 0;
-  Scratch<uint8_t> faulty_;  // by slot
+  Scratch<uint8_t> faulty_;  // by token
   Scratch<std::byte> columns_memory_;
   Columns columns_[3];
 };
