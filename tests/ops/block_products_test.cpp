@@ -71,7 +71,7 @@ TEST_P(BlockProducts, GiveTheBitsOfTheDefinitionForAnyNumberOfColumns) {
         ASSERT_TRUE(set->quantise_int8(GetParam(), x.data() + c * inputs, inputs, blocks.data() + c * inputs / 32));
       }
       auto out = poisoned(columns * 16);
-      set->int8_product(GetParam(), tile.data(), inputs, pointers.data(), columns, out.data());
+      set->int8_product(GetParam(), {tile.data(), tile.data()}, inputs, pointers.data(), columns, out.data());
       ASSERT_EQ(std::memcmp(out.data(), want.data(), want.size() * sizeof(float)), 0)
           << set->name << ", " << columns << " columns of " << inputs << ", round " << round;
     }

@@ -173,35 +173,45 @@ void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const G
   }
 }
 
+// Where the tile that begins with `row` lies. Formats without tiles are read row by row, and fetched as they are
+// needed.
+const std::byte* HostExperts::tile_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row) {
+  const ExpertTable::Matrix& matrix = table.matrices[which];
+  const std::byte* data = table.records + expert * table.record_bytes + matrix.offset;
+  const int64_t inputs = inputs_of(table, which);
+  if (matrix.format == ExpertFormat::kNvfp4) return data + row * inputs / 16 * 9;
+  if (!is_block_format(matrix.format)) return data;
+  const numeric::BlockUnit& unit = *numeric::find_block_unit(ggml_type_of(matrix.format));
+  return data + row * (inputs / unit.inputs) * unit.row_bytes();
+}
+
 void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Group& group, int64_t begin, int64_t count,
                           float* out) {
   const ExpertTable& table = args.table;
-  const ExpertTable::Matrix& matrix = table.matrices[rows.which];
+  const ExpertFormat format = table.matrices[rows.which].format;
   const int64_t inputs = inputs_of(table, rows.which);
-  const std::byte* data = table.records + group.expert * table.record_bytes + matrix.offset;
   const Columns& columns = columns_[rows.which == kUp && shares_inputs(args, group.expert) ? kGate : rows.which];
   const std::byte* column[kBatch];
   for (int64_t c = 0; c < count; ++c) {
     const int64_t slot = group.first + begin + c;
     column[c] = columns.data + (columns.by_token ? token_of(args, slot) : slot) * columns.stride;
   }
+  const Tile tile{tile_of(table, group.expert, rows.which, rows.begin),
+                  tile_of(table, rows.next_expert, rows.next_which, rows.next_begin)};
   if (columns.kind == ColumnKind::kInt8) {
-    const numeric::BlockUnit& unit = *numeric::find_block_unit(ggml_type_of(matrix.format));
-    kernels_.int8_product(matrix.format, data + rows.begin * (inputs / unit.inputs) * unit.row_bytes(), inputs,
-                          reinterpret_cast<const Int8Block* const*>(column), count, out);
+    kernels_.int8_product(format, tile, inputs, reinterpret_cast<const Int8Block* const*>(column), count, out);
     return;
   }
-  if (matrix.format != ExpertFormat::kNvfp4) {
+  if (format != ExpertFormat::kNvfp4) {
     float_rows(args, rows, group, reinterpret_cast<const float* const*>(column), count, out);
     return;
   }
-  const std::byte* tile = data + rows.begin * inputs / 16 * 9;
   const float weight_scale = table.scalars[group.expert * 6 + rows.which];
   if (columns.kind == ColumnKind::kNvfp4) {
     kernels_.nvfp4_w4a4(tile, inputs, reinterpret_cast<const Nvfp4Block* const*>(column), count,
                         weight_scale * input_scale(table, group.expert, rows.which), out);
   } else {
-    kernels_.nvfp4_w4a16(tile, inputs, reinterpret_cast<const float* const*>(column), count, weight_scale, out);
+    kernels_.nvfp4_w4a16(tile.data, inputs, reinterpret_cast<const float* const*>(column), count, weight_scale, out);
   }
 }
 
@@ -212,26 +222,39 @@ void HostExperts::gate_and_up(const Ops::Experts& args, bool round) {
   const Columns& down = columns_[kDown];
   const int64_t bytes_per_input_block = down.stride * kDownRows / inner;
   pool_.run(groups_ * pieces, 1, [&](int64_t piece_begin, int64_t piece_end) {
-    alignas(64) float gate[kBatch * kExpertTileRows];
-    alignas(64) float up[kBatch * kExpertTileRows];
-    alignas(64) float h[kBatch][kDownRows];
+    alignas(64) float products[2][2][kBatch * kExpertTileRows];  // gate and up, two tiles each
+    alignas(64) float h[kDownRows];
     for (int64_t i = piece_begin; i < piece_end; ++i) {
       const Group& group = groups_memory_.data()[i / pieces];
+      const Group& next = groups_memory_.data()[std::min(i + 1, groups_ * pieces - 1) / pieces];
       const int64_t begin = i % pieces * kDownRows;
       const int64_t end = std::min(inner, begin + kDownRows);
+      const int64_t tiles = ceil_div(end - begin, kExpertTileRows);
       for (int64_t first = 0; first < group.count; first += kBatch) {
         const int64_t count = std::min(kBatch, group.count - first);
-        for (int64_t row = begin; row < end; row += kExpertTileRows) {
-          const int64_t rows = std::min(kExpertTileRows, end - row);
-          product(args, {kGate, row, rows}, group, first, count, gate);
-          product(args, {kUp, row, rows}, group, first, count, up);
-          for (int64_t c = 0; c < count; ++c) {
-            kernels_.silu_multiply(gate + c * kExpertTileRows, up + c * kExpertTileRows, rows, h[c] + (row - begin));
+        for (const Projection which : {kGate, kUp}) {
+          for (int64_t t = 0; t < tiles; ++t) {
+            const int64_t row = begin + t * kExpertTileRows;
+            Rows rows{which, row, std::min(kExpertTileRows, end - row), group.expert, which, row + kExpertTileRows};
+            if (t + 1 == tiles && which == kGate) {
+              rows.next_which = kUp;
+              rows.next_begin = begin;
+            } else if (t + 1 == tiles) {
+              rows.next_expert = next.expert;
+              rows.next_which = kGate;
+              rows.next_begin = (i + 1) % pieces * kDownRows;
+            }
+            product(args, rows, group, first, count, products[which][t]);
           }
         }
         for (int64_t c = 0; c < count; ++c) {
+          for (int64_t t = 0; t < tiles; ++t) {
+            kernels_.silu_multiply(products[kGate][t] + c * kExpertTileRows, products[kUp][t] + c * kExpertTileRows,
+                                   std::min(kExpertTileRows, end - begin - t * kExpertTileRows),
+                                   h + t * kExpertTileRows);
+          }
           const int64_t slot = group.first + first + c;
-          if (!make_column(down, h[c], end - begin, input_scale(args.table, group.expert, kDown), round,
+          if (!make_column(down, h, end - begin, input_scale(args.table, group.expert, kDown), round,
                            down.data + slot * down.stride + begin / kDownRows * bytes_per_input_block)) {
             mark_faulty(token_of(args, slot));
           }
@@ -246,19 +269,28 @@ void HostExperts::sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_
   alignas(64) float y[kBatch * kExpertTileRows];
   for (int64_t g = 0; g < groups_; ++g) {
     const Group& group = groups_memory_.data()[g];
+    const int64_t next_expert = groups_memory_.data()[g + 1 < groups_ ? g + 1 : 0].expert;
     int64_t* half = sums + group.expert % 2 * kExpertTileRows;
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
       const int64_t row = tile * kExpertTileRows;
-      const int64_t rows = std::min(kExpertTileRows, args.table.hidden - row);
+      Rows rows{kDown,        row,   std::min(kExpertTileRows, args.table.hidden - row),
+                group.expert, kDown, row + kExpertTileRows};
+      if (tile + 1 == tile_end) {
+        rows.next_expert = next_expert;
+        // Behind the last expert the worker most likely goes on with the rows that follow.
+        rows.next_begin = (g + 1 < groups_ ? tile_begin : tile_end) * kExpertTileRows;
+      }
       for (int64_t first = 0; first < group.count; first += kBatch) {
         const int64_t count = std::min(kBatch, group.count - first);
-        product(args, {kDown, row, rows}, group, first, count, y);
+        product(args, rows, group, first, count, y);
         for (int64_t c = 0; c < count; ++c) {
           const int64_t slot = group.first + first + c;
           float* column = y + c * kExpertTileRows;
-          std::fill(column + rows, column + kExpertTileRows, 0.0F);
+          std::fill(column + rows.count, column + kExpertTileRows, 0.0F);
           int64_t* to = half + ((tile - tile_begin) * args.tokens + token_of(args, slot)) * kTileSums;
-          if (!kernels_.add_weighted(column, args.weights[order_.data()[slot]], to)) mark_faulty(token_of(args, slot));
+          if (!kernels_.add_weighted(column, args.weights[order_.data()[slot]], to)) {
+            mark_faulty(token_of(args, slot));
+          }
         }
       }
     }

@@ -39,11 +39,14 @@ class HostExperts {
     int64_t stride = 0;  // bytes
     std::byte* data = nullptr;
   };
-  // Up to 16 rows of one matrix.
+  // Up to 16 rows of one matrix, and the rows of which expert's matrix the worker reads after them.
   struct Rows {
     Projection which;
     int64_t begin;
     int64_t count;
+    int64_t next_expert;
+    Projection next_which;
+    int64_t next_begin;
   };
 
   void make_groups(const Ops::Experts& args);
@@ -53,6 +56,7 @@ class HostExperts {
   void gate_and_up(const Ops::Experts& args, bool round);
   void down_and_sum(const Ops::Experts& args);
   void sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums);
+  static const std::byte* tile_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row);
   // out[16 * c + r] for the columns [begin, begin + count) of the group.
   void product(const Ops::Experts& args, const Rows& rows, const Group& group, int64_t begin, int64_t count,
                float* out);

@@ -86,7 +86,11 @@ struct IquantTables {
 };
 const IquantTables& iquant_tables();
 
-// What lies ahead of a stream of weights by this much is prefetched; reading ahead of the end of a record is harmless.
+// A tile of weights, and where the worker's stream of weights goes on behind it: that much is fetched ahead of use.
+struct Tile {
+  const std::byte* data = nullptr;
+  const std::byte* next = nullptr;
+};
 inline constexpr int64_t kExpertPrefetchBytes = 4096;
 // A term p * y of the sum over experts must be smaller: then sixteen of them fit the sum's fixed point, in any order.
 inline constexpr float kLargestExpertTerm = 0x1p27F;
@@ -142,8 +146,8 @@ struct Kernels {
   // Quantises x [inputs], a multiple of 16, as numeric/activation.h defines it; false where a value is not finite.
   bool (*quantise_nvfp4)(const float* x, int64_t inputs, float input_scale, Nvfp4Block* out);
   // Canonical 4-bit product: y = float(R) * 2^-20 * scale, scale = weight_scale * input_scale.
-  void (*nvfp4_w4a4)(const std::byte* tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
-                     float scale, float* out);
+  void (*nvfp4_w4a4)(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count, float scale,
+                     float* out);
   // With FP32 activations: y = scale * sum over inputs in order of x * E2M1 * E4M3.
   void (*nvfp4_w4a16)(const std::byte* tile, int64_t inputs, const float* const* columns, int64_t count, float scale,
                       float* out);
@@ -152,7 +156,7 @@ struct Kernels {
   bool (*quantise_int8)(ExpertFormat format, const float* x, int64_t inputs, Int8Block* out);
   // A tile of a block format: y = sum over blocks of 32 inputs in order of fma(float(I), factor * scale, y), as
   // numeric::int8_row_product defines it.
-  void (*int8_product)(ExpertFormat format, const std::byte* tile, int64_t inputs, const Int8Block* const* columns,
+  void (*int8_product)(ExpertFormat format, const Tile& tile, int64_t inputs, const Int8Block* const* columns,
                        int64_t count, float* out);
   // sums[i] += llrint(p * y[i] * 2^32) for 16 channels, p * y rounded to FP32. False where a term is not below
   // kLargestExpertTerm in magnitude; such a term adds nothing.

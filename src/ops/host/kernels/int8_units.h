@@ -10,61 +10,77 @@
 
 namespace tandem::ops::host::TANDEM_ISA {
 
+// dots[c] += the products of words [begin, begin + kCount) of the weights with those of column c, and its start.
 #ifdef __AVX512F__
 inline constexpr int kInt8Together = 8;
 
-template <bool kSigned>
-inline Rows dot_words(const Rows* w, const int32_t* x, int count, int32_t start) {
-  Rows dot = set_rows(start);
+// Column by column within one step, so that neighbouring instructions do not wait for each other.
+template <bool kSigned, int kCount, int C>
+inline void dot_words(const Rows* w, const Int8Block* const* columns, int64_t block, int begin, Rows (&dots)[C]) {
 #pragma GCC unroll 8
-  for (int i = 0; i < count; ++i) dot = _mm512_dpbusd_epi32(dot, w[i], set_rows(x[i]));
-  return dot;
+  for (int c = 0; c < C; ++c) dots[c] = set_rows(columns[c][block].start[begin / 4]);
+#pragma GCC unroll 8
+  for (int i = begin; i < begin + kCount; ++i) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) dots[c] = add_dots(dots[c], w[i], columns[c][block].values[i]);
+  }
 }
 #else
 inline constexpr int kInt8Together = 4;
 
 // |w| * (x with w's sign): two products are at most 2 * 127 * 127 and fit 16 bits.
-template <bool kSigned>
-inline Rows dot_words(const Rows* w, const int32_t* x, int count, int32_t start) {
-  Rows dot = set_rows(start);
+template <bool kSigned, int kCount, int C>
+inline void dot_words(const Rows* w, const Int8Block* const* columns, int64_t block, int begin, Rows (&dots)[C]) {
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+    const Int8Block& x = columns[c][block];
+    dots[c] = set_rows(x.start[begin / 4]);
 #pragma GCC unroll 8
-  for (int i = 0; i < count; ++i) {
-    const Rows value = set_rows(x[i]);
-    const Rows pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(value, w[i]))
-                               : _mm256_maddubs_epi16(w[i], value);
-    dot = add_rows(dot, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    for (int i = begin; i < begin + kCount; ++i) {
+      const Rows value = set_rows(x.values[i]);
+      const Rows pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(value, w[i]))
+                                 : _mm256_maddubs_epi16(w[i], value);
+      dots[c] = add_rows(dots[c], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
   }
-  return dot;
 }
 #endif
 
 template <typename Format, int C>
-inline void int8_columns(const std::byte* tile, int64_t inputs, const Int8Block* const* columns, float* out) {
+inline void int8_columns(const Tile& tile, int64_t inputs, const Int8Block* const* columns, float* out) {
   const IquantTables& tables = iquant_tables();
+  const std::byte* const end = tile.data + inputs / Format::kInputs * Format::kBytes;
   for (int64_t row = 0; row < kExpertTileRows; row += kRowLanes) {
     RowFloats sums[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) sums[c] = set_row_floats(0);
     int64_t block = 0;
-    for (const std::byte* unit = tile; block < inputs / 32; unit += Format::kBytes) {
-      if (row == 0) prefetch(unit + kExpertPrefetchBytes, Format::kBytes);
+    for (const std::byte* unit = tile.data; block < inputs / 32; unit += Format::kBytes) {
+      if (row == 0) prefetch_ahead(unit, Format::kBytes, end, tile.next);
       for (int b = 0; b < Format::kInputs / 32; ++b, ++block) {
         Rows w[8];
         Rows scales[Format::kScales == 0 ? 1 : Format::kScales];
         Format::weights(unit + row * 4, b, tables, w, scales);
         const RowFloats factor = Format::factor(unit, row, b);
+        Rows dots[C];
+        if constexpr (Format::kScales == 2) {
+          Rows second[C];
+          dot_words<Format::kSigned, 4>(w, columns, block, 0, dots);
+          dot_words<Format::kSigned, 4>(w, columns, block, 4, second);
+#pragma GCC unroll 8
+          for (int c = 0; c < C; ++c) {
+            dots[c] = add_rows(multiply_rows(dots[c], scales[0]), multiply_rows(second[c], scales[1]));
+          }
+        } else {
+          dot_words<Format::kSigned, 8>(w, columns, block, 0, dots);
+          if constexpr (Format::kScales == 1) {
+#pragma GCC unroll 8
+            for (int c = 0; c < C; ++c) dots[c] = multiply_rows(dots[c], scales[0]);
+          }
+        }
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
-          const Int8Block& x = columns[c][block];
-          Rows sum;
-          if constexpr (Format::kScales == 2) {
-            sum = add_rows(multiply_rows(dot_words<Format::kSigned>(w, x.values, 4, x.start[0]), scales[0]),
-                           multiply_rows(dot_words<Format::kSigned>(w + 4, x.values + 4, 4, x.start[1]), scales[1]));
-          } else {
-            sum = dot_words<Format::kSigned>(w, x.values, 8, x.start[0]);
-            if constexpr (Format::kScales == 1) sum = multiply_rows(sum, scales[0]);
-          }
-          sums[c] = multiply_add(to_float(sum), multiply(factor, set_row_floats(x.scale)), sums[c]);
+          sums[c] = multiply_add(to_float(dots[c]), multiply(factor, set_row_floats(columns[c][block].scale)), sums[c]);
         }
       }
     }
@@ -75,8 +91,7 @@ inline void int8_columns(const std::byte* tile, int64_t inputs, const Int8Block*
 
 // Three columns take the time of four: the last is computed again.
 template <typename Format>
-inline void int8_format(const std::byte* tile, int64_t inputs, const Int8Block* const* columns, int64_t count,
-                        float* out) {
+inline void int8_format(const Tile& tile, int64_t inputs, const Int8Block* const* columns, int64_t count, float* out) {
   const Int8Block* padded[8];
   alignas(64) float all[8 * kExpertTileRows];
   for (int64_t first = 0; first < count; first += kInt8Together) {
@@ -95,7 +110,7 @@ inline void int8_format(const std::byte* tile, int64_t inputs, const Int8Block* 
   }
 }
 
-inline void int8_product(ExpertFormat format, const std::byte* tile, int64_t inputs, const Int8Block* const* columns,
+inline void int8_product(ExpertFormat format, const Tile& tile, int64_t inputs, const Int8Block* const* columns,
                          int64_t count, float* out) {
   switch (format) {
     case ExpertFormat::kIq2s:

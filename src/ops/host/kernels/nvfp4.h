@@ -37,27 +37,36 @@ inline Rows block_scale(const UnitScales& scales) {
                     and_rows(shift_right<8 * kBlock>(scales.shift), byte));
 }
 
+// dots[c] = the exact integer products of column c with the weights, four registers of unsigned bytes.
 #ifdef __AVX512F__
 inline constexpr int kNvfp4Together = 8;  // columns whose sums stay in registers
 
-// start + the 16 products of each row, in exact integers: weights as four registers of unsigned bytes.
-inline Rows block_dot(const Rows (&w)[4], const Nvfp4Block& x) {
-  Rows dot = set_rows(x.start);
-  dot = _mm512_dpbusd_epi32(dot, w[0], set_rows(x.values[0]));
-  dot = _mm512_dpbusd_epi32(dot, w[1], set_rows(x.values[1]));
-  dot = _mm512_dpbusd_epi32(dot, w[2], set_rows(x.values[2]));
-  return _mm512_dpbusd_epi32(dot, w[3], set_rows(x.values[3]));
+// Column by column within one step, so that neighbouring instructions do not wait for each other.
+template <int C>
+inline void block_dots(const Rows (&w)[4], const Nvfp4Block* const* columns, int64_t block, Rows (&dots)[C]) {
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) dots[c] = set_rows(columns[c][block].start);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) dots[c] = add_dots(dots[c], w[i], columns[c][block].values[i]);
+  }
 }
 #else
 inline constexpr int kNvfp4Together = 4;
 
 // Sums of 8 products are at most 8 * 24 * 12 and fit 16 bits, so nothing saturates.
-inline Rows block_dot(const Rows (&w)[4], const Nvfp4Block& x) {
-  const Rows a = _mm256_add_epi16(_mm256_maddubs_epi16(w[0], set_rows(x.values[0])),
-                                  _mm256_maddubs_epi16(w[1], set_rows(x.values[1])));
-  const Rows b = _mm256_add_epi16(_mm256_maddubs_epi16(w[2], set_rows(x.values[2])),
-                                  _mm256_maddubs_epi16(w[3], set_rows(x.values[3])));
-  return add_rows(_mm256_madd_epi16(_mm256_add_epi16(a, b), _mm256_set1_epi16(1)), set_rows(x.start));
+template <int C>
+inline void block_dots(const Rows (&w)[4], const Nvfp4Block* const* columns, int64_t block, Rows (&dots)[C]) {
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+    const Nvfp4Block& x = columns[c][block];
+    const Rows a = _mm256_add_epi16(_mm256_maddubs_epi16(w[0], set_rows(x.values[0])),
+                                    _mm256_maddubs_epi16(w[1], set_rows(x.values[1])));
+    const Rows b = _mm256_add_epi16(_mm256_maddubs_epi16(w[2], set_rows(x.values[2])),
+                                    _mm256_maddubs_epi16(w[3], set_rows(x.values[3])));
+    dots[c] = add_rows(_mm256_madd_epi16(_mm256_add_epi16(a, b), _mm256_set1_epi16(1)), set_rows(x.start));
+  }
 }
 #endif
 
@@ -73,24 +82,24 @@ inline void nvfp4_block(const std::byte* unit, const UnitScales& scales, const N
                      lookup_bytes(kShiftedE2m1, and_rows(second, nibble)),
                      lookup_bytes(kShiftedE2m1, and_rows(shift_right<4>(second), nibble))};
   const Rows scale = block_scale<kBlock>(scales);
+  Rows dots[C];
+  block_dots(w, columns, block, dots);
 #pragma GCC unroll 8
-  for (int c = 0; c < C; ++c) {
-    const Nvfp4Block& x = columns[c][block];
-    sums[c] = add_products(sums[c], multiply_rows(block_dot(w, x), scale), x.scale);
-  }
+  for (int c = 0; c < C; ++c) dots[c] = multiply_rows(dots[c], scale);
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) sums[c] = add_products(sums[c], dots[c], columns[c][block].scale);
 }
 
 template <int C>
-inline void nvfp4_columns(const std::byte* tile, int64_t inputs, const Nvfp4Block* const* columns, float scale,
-                          float* out) {
+inline void nvfp4_columns(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, float scale, float* out) {
   const int64_t units = inputs / kUnitInputs;
   for (int64_t row = 0; row < kExpertTileRows; row += kRowLanes) {
     RowSums sums[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) sums[c] = no_sums();
     for (int64_t u = 0; u < units; ++u) {
-      const std::byte* unit = tile + u * kUnitBytes + row * 4;
-      if (row == 0) prefetch(unit + kExpertPrefetchBytes, kUnitBytes);
+      const std::byte* unit = tile.data + u * kUnitBytes + row * 4;
+      if (row == 0) prefetch_ahead(unit, kUnitBytes, tile.data + units * kUnitBytes, tile.next);
       const UnitScales scales = unit_scales(unit + 512);
       nvfp4_block<0>(unit, scales, columns, 4 * u, sums);
       nvfp4_block<1>(unit, scales, columns, 4 * u + 1, sums);
@@ -107,14 +116,14 @@ inline void nvfp4_columns(const std::byte* tile, int64_t inputs, const Nvfp4Bloc
 }
 
 template <int C>
-inline void nvfp4_dispatch(const std::byte* tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
+inline void nvfp4_dispatch(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
                            float scale, float* out) {
   if (count == C) return nvfp4_columns<C>(tile, inputs, columns, scale, out);
   if constexpr (C > 1) nvfp4_dispatch<C - 1>(tile, inputs, columns, count, scale, out);
 }
 
-inline void nvfp4_w4a4(const std::byte* tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
-                       float scale, float* out) {
+inline void nvfp4_w4a4(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count, float scale,
+                       float* out) {
   for (int64_t c = 0; c < count; c += kNvfp4Together) {
     const int64_t together = count - c < kNvfp4Together ? count - c : kNvfp4Together;
     nvfp4_dispatch<kNvfp4Together>(tile, inputs, columns + c, together, scale, out + kExpertTileRows * c);
