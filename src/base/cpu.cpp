@@ -28,24 +28,21 @@ double quota_cores() {
   return 0;
 }
 
-int cores_in_mask() {
-  // Without sysfs (a bare chroot) hwloc knows no cores and says so on the terminal.
-  if (!std::filesystem::exists("/sys/devices/system/cpu")) return 0;
-  hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) return 0;
-  const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> guard(topology, hwloc_topology_destroy);
-  if (hwloc_topology_load(topology) != 0) return 0;
-  hwloc_bitmap_t allowed = hwloc_bitmap_alloc();
-  int cores = 0;
-  if (hwloc_get_cpubind(topology, allowed, HWLOC_CPUBIND_PROCESS) == 0) {
-    const int count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
-    for (int i = 0; i < count; ++i) {
-      const hwloc_obj_t core = hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, static_cast<unsigned>(i));
-      if (core != nullptr && hwloc_bitmap_intersects(core->cpuset, allowed) != 0) ++cores;
-    }
+// Lower is slower; -1 where the system does not tell kinds apart.
+int efficiency_of(hwloc_topology_t topology, hwloc_const_bitmap_t cpus) {
+  const int kind = hwloc_cpukinds_get_by_cpuset(topology, cpus, 0);
+  int efficiency = -1;
+  if (kind < 0 ||
+      hwloc_cpukinds_get_info(topology, static_cast<unsigned>(kind), nullptr, &efficiency, nullptr, nullptr, 0) != 0) {
+    return -1;
   }
-  hwloc_bitmap_free(allowed);
-  return cores;
+  return efficiency;
+}
+
+std::vector<int> numbers_in(hwloc_const_bitmap_t cpus) {
+  std::vector<int> numbers;
+  for (int cpu = hwloc_bitmap_first(cpus); cpu >= 0; cpu = hwloc_bitmap_next(cpus, cpu)) numbers.push_back(cpu);
+  return numbers;
 }
 
 }  // namespace
@@ -90,8 +87,38 @@ void require_cpu() {
   }
 }
 
+std::vector<std::vector<int>> cores_by_speed(const std::string& topology_xml) {
+  // Without sysfs (a bare chroot) hwloc knows no cores and says so on the terminal.
+  if (topology_xml.empty() && !std::filesystem::exists("/sys/devices/system/cpu")) return {};
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0) return {};
+  const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> guard(topology, hwloc_topology_destroy);
+  if (!topology_xml.empty() &&
+      hwloc_topology_set_xmlbuffer(topology, topology_xml.c_str(), static_cast<int>(topology_xml.size()) + 1) != 0) {
+    return {};
+  }
+  if (hwloc_topology_load(topology) != 0) return {};
+  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> allowed(hwloc_bitmap_alloc_full(), hwloc_bitmap_free);
+  if (topology_xml.empty() && hwloc_get_cpubind(topology, allowed.get(), HWLOC_CPUBIND_PROCESS) != 0) return {};
+
+  std::vector<std::pair<int, std::vector<int>>> cores;  // by efficiency
+  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> mine(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  for (hwloc_obj_t core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, nullptr); core != nullptr;
+       core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) {
+    hwloc_bitmap_and(mine.get(), core->cpuset, allowed.get());
+    if (hwloc_bitmap_iszero(mine.get()) == 0) {
+      cores.emplace_back(efficiency_of(topology, core->cpuset), numbers_in(mine.get()));
+    }
+  }
+  std::stable_sort(cores.begin(), cores.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::vector<int>> ordered;
+  ordered.reserve(cores.size());
+  for (auto& core : cores) ordered.push_back(std::move(core.second));
+  return ordered;
+}
+
 int usable_cores() {
-  int cores = cores_in_mask();
+  int cores = static_cast<int>(cores_by_speed().size());
   if (cores <= 0) cores = static_cast<int>(std::thread::hardware_concurrency());
   if (const double quota = quota_cores(); quota > 0) {
     cores = std::min(cores, std::max(1, static_cast<int>(std::floor(quota + 0.001))));

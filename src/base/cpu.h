@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace tandem::base {
 
@@ -19,6 +20,11 @@ std::string cpu_level_name(CpuLevel level);
 std::string cpu_model();
 // Throws where the processor is below kAvx2, with what it lacks.
 void require_cpu();
+// The physical cores that the affinity mask allows, each as the numbers of its allowed logical processors, in the order
+// in which workers should take them: fast kinds of core before slow ones, as far as the system tells them apart. Empty
+// where the system tells nothing. `topology_xml` (an hwloc topology) takes the place of this machine, for tests; then
+// all its processors are allowed.
+std::vector<std::vector<int>> cores_by_speed(const std::string& topology_xml = {});
 // Physical cores this process may use: the affinity mask and the control group's CPU quota count. At least 1.
 int usable_cores();
 

@@ -6,6 +6,8 @@
 #include <exception>
 #include <immintrin.h>
 #include <mutex>
+#include <pthread.h>
+#include <sched.h>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +23,7 @@ namespace {
 constexpr int kSpins = 2000;
 constexpr int64_t kChunksPerThread = 4;  // evens out threads that start late or run slowly
 constexpr size_t kCacheLine = 64;
+constexpr size_t kMostCpus = 8192;
 
 // What is left of a lane's chunks: the run's number, one past the lane's last chunk, the next one to take. A thread
 // takes a chunk by advancing the ticket, so a thread that comes late for a run cannot take a chunk of the run after it.
@@ -42,6 +45,17 @@ struct Lane {
   alignas(kCacheLine) std::atomic<uint64_t> ticket{0};
   alignas(kCacheLine) std::atomic<uint64_t> finished{0};  // the run's number, and the chunks that its thread has done
 };
+
+// A refusal changes nothing but the speed.
+void bind_thread(std::thread& thread, const std::vector<int>& cpus) {
+  cpu_set_t* const set = CPU_ALLOC(kMostCpus);
+  if (set == nullptr) return;
+  const size_t bytes = CPU_ALLOC_SIZE(kMostCpus);
+  CPU_ZERO_S(bytes, set);
+  for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
+  (void)pthread_setaffinity_np(thread.native_handle(), bytes, set);
+  CPU_FREE(set);
+}
 
 }  // namespace
 
@@ -134,8 +148,11 @@ struct WorkerPool::Shared {
 WorkerPool::WorkerPool(int threads) : shared_(std::make_unique<Shared>()) {
   if (threads <= 0) threads = default_threads();
   shared_->lanes = std::vector<Lane>(static_cast<size_t>(threads));
+  const std::vector<std::vector<int>> cores = cores_by_speed();
+  const bool bind = threads < static_cast<int>(cores.size()) && usable_cores() == static_cast<int>(cores.size());
   for (int i = 1; i < threads; ++i) {
     shared_->workers.emplace_back([shared = shared_.get(), i] { shared->worker(static_cast<size_t>(i)); });
+    if (bind) bind_thread(shared_->workers.back(), cores[static_cast<size_t>(i)]);
   }
 }
 

@@ -11,6 +11,8 @@ namespace tandem::base {
 class WorkerPool {
  public:
   // `threads` counts the caller of run(), which works too: a pool of 1 starts no thread. 0 takes default_threads().
+  // Where there are cores for all of them and one more, worker i is bound to the core with that place in
+  // cores_by_speed(): the fastest compute, and the last core is left to the server's threads.
   explicit WorkerPool(int threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -18,10 +20,10 @@ class WorkerPool {
 
   int threads() const;
 
-  // Cuts [0, count) into contiguous ranges of at least `grain` (but for rounding) and calls body(begin, end) for each, once; returns when
-  // all have ended. Which thread takes which range is not fixed, so a body must not let results depend on it. An
-  // exception of a body is thrown here after the others have ended. One run at a time: a run started while another is
-  // under way (from a body, or from a second thread) does all its work in its own thread.
+  // Cuts [0, count) into contiguous ranges of at least `grain` (but for rounding) and calls body(begin, end) for each,
+  // once; returns when all have ended. Which thread takes which range is not fixed, so a body must not let results
+  // depend on it. An exception of a body is thrown here after the others have ended. One run at a time: a run started
+  // while another is under way (from a body, or from a second thread) does all its work in its own thread.
   void run(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
   // Physical cores that the affinity mask and the control group's quota allow, less one for the server's threads where
