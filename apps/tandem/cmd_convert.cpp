@@ -25,7 +25,7 @@ void on_signal(int signal) {
 }
 
 struct ConvertArguments {
-  std::string source, out;
+  std::string source, out, mtp_from, vision_from, dense = "keep";
   convert::Options options;
   bool json = false;
 };
@@ -59,12 +59,18 @@ void print(const convert::Result& result, bool json) {
 void run_convert(const ConvertArguments& arguments) {
   convert::Options options = arguments.options;
   options.quiet = options.quiet || arguments.json;
+  const auto dense = convert::dense_policy_from_name(arguments.dense);
+  if (!dense) base::bad_input("--dense", "\"{}\" is not known; known are keep and fp8-row", arguments.dense);
+  options.dense = *dense;
+  convert::SourceFolders source(arguments.source);
+  source.mtp_from = arguments.mtp_from;
+  source.vision_from = arguments.vision_from;
   options.stop = [](size_t) { return g_interrupted.load(); };
   // A limit on file sizes is then an error of the write, with its figures, and not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
-  print(convert::convert(arguments.source, arguments.out, options), arguments.json);
+  print(convert::convert(source, arguments.out, options), arguments.json);
 }
 
 }  // namespace
@@ -82,6 +88,14 @@ void add_convert(CLI::App& app) {
       ->default_str("4GiB");
   command.add_flag("--consume", options.consume,
                    "Delete each source shard as soon as the artifact has all of it (frees disk; cannot be undone)");
+  command
+      .add_option("--dense", arguments->dense,
+                  "Matrices that are not quantised, but for embeddings and what steers: keep, or fp8-row to halve them")
+      ->option_text("keep|fp8-row [keep]");
+  command.add_option("--mtp-from", arguments->mtp_from,
+                     "Folder of another checkpoint of the model: take its draft head");
+  command.add_option("--vision-from", arguments->vision_from,
+                     "Folder of another checkpoint of the model: take its vision tower");
   command.add_flag("--force", options.force, "Replace an artifact that is already there");
   command.add_option("--source-id", options.source_id, "Repository that the source came from, ORG/NAME");
   command.add_option("--source-revision", options.source_revision, "Revision of the source");

@@ -51,6 +51,7 @@ base::Json object_json(const Object& object) {
   json["offset"] = object.offset;
   json["bytes"] = object.bytes;
   if (object.record_bytes != 0) json["record_bytes"] = object.record_bytes;
+  if (object.packed_words != 0) json["packed_words"] = object.packed_words;
   json["xxh3_128"] = object.xxh3_128;
   return json;
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMostFaults = 20;  // printed; --json has all
 
 struct VerifyArguments {
-  std::string artifact, against;
+  std::string artifact, against, mtp_from, vision_from;
   bool json = false, quiet = false;
 };
 
@@ -31,6 +31,7 @@ void print_json(const VerifyArguments& arguments, const convert::Verification& f
     against["source"] = arguments.against;
     against["tensors"] = found.tensors;
     against["tensor_bytes"] = found.tensor_bytes;
+    against["reencoded"] = found.reencoded;
     against["texts"] = found.texts;
     against["differing"] = found.differing;
     if (const auto& difference = found.first_difference) {
@@ -53,12 +54,19 @@ void print_text(const VerifyArguments& arguments, const convert::Verification& f
   fmt::print("against {}: {} tensors ({}) and {} texts compared, {}\n", arguments.against, found.tensors,
              base::format_bytes(found.tensor_bytes), found.texts,
              found.differing == 0 ? "none differs" : fmt::format("{} differ", found.differing));
+  if (found.reencoded > 0) {
+    fmt::print("{} more tensors were re-encoded in the conversion; made again and compared\n", found.reencoded);
+  }
 }
 
 void run_verify(const VerifyArguments& arguments) {
   const artifact::Artifact artifact = artifact::Artifact::open(arguments.artifact);
-  const std::optional<std::filesystem::path> source =
-      arguments.against.empty() ? std::nullopt : std::optional<std::filesystem::path>(arguments.against);
+  std::optional<convert::SourceFolders> source;
+  if (!arguments.against.empty()) {
+    source.emplace(std::filesystem::path(arguments.against));
+    source->mtp_from = arguments.mtp_from;
+    source->vision_from = arguments.vision_from;
+  }
   const convert::Verification found = convert::verify(artifact, source, arguments.quiet || arguments.json);
   if (arguments.json) {
     print_json(arguments, found);
@@ -76,6 +84,10 @@ void add_verify(CLI::App& app) {
   command.add_option("artifact", arguments->artifact, "Folder of the artifact")->required();
   command.add_option("--against", arguments->against,
                      "Folder of the checkpoint that it was made from: compare every tensor bit for bit");
+  command.add_option("--mtp-from", arguments->mtp_from,
+                     "With --against: the folder that convert took the draft head from");
+  command.add_option("--vision-from", arguments->vision_from,
+                     "With --against: the folder that convert took the vision tower from");
   command.add_flag("--json", arguments->json, "Print the result as JSON, and no progress");
   command.add_flag("--quiet", arguments->quiet, "Show no progress");
   command.callback([arguments] { run_verify(*arguments); });

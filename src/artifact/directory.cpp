@@ -30,6 +30,7 @@ Json object_json(const Object& object) {
   json["offset"] = object.offset;
   json["bytes"] = object.bytes;
   if (object.record_bytes != 0) json["record_bytes"] = object.record_bytes;
+  if (object.packed_words != 0) json["packed_words"] = object.packed_words;
   json["xxh3_128"] = object.xxh3_128;
   return json;
 }
@@ -118,6 +119,11 @@ Object parse_object(const Json& json, size_t index, const std::string& file) {
   if (size->bytes != object.bytes || size->record_bytes != object.record_bytes) {
     bad_input(source, "has {} bytes in records of {} where {} [{}] asks for {} in records of {}", object.bytes,
               object.record_bytes, encoding, fmt::join(object.shape, ", "), size->bytes, size->record_bytes);
+  }
+  object.packed_words = base::json_int(json, "packed_words", 0, source);
+  if (!packed_words_known(object.encoding, object.shape, object.packed_words)) {
+    bad_input(source, "has rows packed in {} words, which no packing of {} [{}] has", object.packed_words, encoding,
+              fmt::join(object.shape, ", "));
   }
   return object;
 }

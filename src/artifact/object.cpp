@@ -12,7 +12,7 @@ namespace {
 struct EncodingTraits {
   Encoding encoding;
   std::string_view name;
-  uint32_t element_bytes;  // plain encodings and n-gram rows; 0 for experts
+  uint32_t element_bytes;  // plain encodings and n-gram rows; else 0
 };
 
 constexpr std::array kEncodings = {
@@ -28,6 +28,9 @@ constexpr std::array kEncodings = {
     EncodingTraits{Encoding::kExpertsFp8Block, "experts_fp8_block", 0},
     EncodingTraits{Encoding::kNgramF8E4M3, "ngram_f8_e4m3", 1},
     EncodingTraits{Encoding::kNgramBF16, "ngram_bf16", 2},
+    EncodingTraits{Encoding::kInt3, "int3", 0},
+    EncodingTraits{Encoding::kInt4, "int4", 0},
+    EncodingTraits{Encoding::kInt8, "int8", 0},
 };
 
 const EncodingTraits& traits(Encoding encoding) {
@@ -36,6 +39,7 @@ const EncodingTraits& traits(Encoding encoding) {
 
 constexpr uint64_t kLargest = uint64_t{1} << 60;
 constexpr int64_t kScaleBlock = 128;
+constexpr uint64_t kIntUnitInputs = 128;
 
 // The product of the dimensions and `unit`, or nothing where one is negative or the product passes kLargest.
 std::optional<uint64_t> product(std::span<const int64_t> shape, uint64_t unit) {
@@ -93,6 +97,17 @@ std::optional<ObjectSize> ngram_size(Encoding encoding, std::span<const int64_t>
   return ObjectSize{.bytes = base::round_up(static_cast<uint64_t>(shape[0]), rows) / rows * kAlignment};
 }
 
+std::optional<ObjectSize> integers_size(Encoding encoding, std::span<const int64_t> shape) {
+  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1 || static_cast<uint64_t>(shape[1]) > kLargest) {
+    return std::nullopt;
+  }
+  const uint64_t units = base::round_up(static_cast<uint64_t>(shape[1]), kIntUnitInputs) / kIntUnitInputs;
+  const uint64_t unit_bytes = kIntUnitInputs / 8 * static_cast<uint64_t>(integer_bits(encoding));
+  const std::optional<uint64_t> bytes = product(shape.first(1), units * unit_bytes);
+  if (!bytes) return std::nullopt;
+  return ObjectSize{.bytes = *bytes};
+}
+
 }  // namespace
 
 std::string_view encoding_name(Encoding encoding) {
@@ -115,6 +130,28 @@ bool is_ngram(Encoding encoding) {
   return encoding == Encoding::kNgramF8E4M3 || encoding == Encoding::kNgramBF16;
 }
 
+int integer_bits(Encoding encoding) {
+  switch (encoding) {
+    case Encoding::kInt3:
+      return 3;
+    case Encoding::kInt4:
+      return 4;
+    case Encoding::kInt8:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+bool packed_words_known(Encoding encoding, std::span<const int64_t> shape, int64_t words) {
+  const int64_t bits = integer_bits(encoding);
+  if (bits == 0) return words == 0;
+  const int64_t inputs = shape[1];
+  const int64_t codes = 32 / bits;
+  return words == inputs / codes + (inputs % codes != 0 ? 1 : 0) ||
+         words == inputs / 32 * bits + (inputs % 32 * bits + 31) / 32;
+}
+
 uint64_t ngram_rows_per_block(uint64_t row_bytes) {
   return kAlignment / row_bytes;
 }
@@ -122,6 +159,7 @@ uint64_t ngram_rows_per_block(uint64_t row_bytes) {
 std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t> shape) {
   if (is_experts(encoding)) return experts_size(encoding, shape);
   if (is_ngram(encoding)) return ngram_size(encoding, shape);
+  if (integer_bits(encoding) != 0) return integers_size(encoding, shape);
   if (encoding == Encoding::kText && shape.size() != 1) return std::nullopt;
   const std::optional<uint64_t> bytes = product(shape, traits(encoding).element_bytes);
   if (!bytes) return std::nullopt;

@@ -29,6 +29,10 @@ enum class Encoding : uint8_t {
   // Rows of the n-gram table, as many whole rows to a 4 KiB block as fit.
   kNgramF8E4M3,
   kNgramBF16,
+  // Codes of a matrix [rows, inputs] in units of 128 inputs (numeric/int_group.h), row-major.
+  kInt3,
+  kInt4,
+  kInt8,
 };
 
 // "bf16", as the directory spells it.
@@ -36,6 +40,8 @@ std::string_view encoding_name(Encoding encoding);
 std::optional<Encoding> encoding_from_name(std::string_view name);
 bool is_experts(Encoding encoding);
 bool is_ngram(Encoding encoding);
+// Bits of a code where the encoding is one of integer codes, else 0.
+int integer_bits(Encoding encoding);
 
 struct Object {
   std::string name;  // the checkpoint's tensor name; for experts and n-gram rows the name of the module
@@ -45,6 +51,7 @@ struct Object {
   uint64_t offset = 0;        // within the part, a multiple of kAlignment
   uint64_t bytes = 0;         // of the object, without the padding to the next
   uint64_t record_bytes = 0;  // experts: the stride of a record, a multiple of kAlignment; else 0
+  int64_t packed_words = 0;   // integer codes: the int32 words of a row in the source, which tell its packing; else 0
   std::string xxh3_128;       // of the object's bytes
 };
 
@@ -56,6 +63,10 @@ struct ObjectSize {
 // Nothing where the encoding cannot hold the shape: a negative dimension, a rank that it does not have, experts that
 // are not whole units, a row wider than a block, or more than 2^60 bytes.
 std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t> shape);
+
+// Whether a source can have packed a row of integer codes in so many words: in words of floor(32 / bits) codes or as
+// one stream of bits. For other encodings only 0 is.
+bool packed_words_known(Encoding encoding, std::span<const int64_t> shape, int64_t words);
 
 // Whole rows of the n-gram table in a block of kAlignment bytes.
 uint64_t ngram_rows_per_block(uint64_t row_bytes);

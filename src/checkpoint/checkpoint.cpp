@@ -113,6 +113,37 @@ void Checkpoint::open_index(const fs::path& index_path) {
   }
 }
 
+std::string Shard::name() const {
+  const std::string file = path.filename().string();
+  return adopted_as.empty() ? file : adopted_as + "/" + file;
+}
+
+void Checkpoint::adopt(Checkpoint&& other, const std::string& prefix, const std::string& as) {
+  const auto wanted = [&](const Tensor& tensor) { return tensor.name.starts_with(prefix); };
+  if (const auto own = std::find_if(tensors_.begin(), tensors_.end(), wanted); own != tensors_.end()) {
+    base::bad_input(folder_.string(), "has the tensor {} itself; nothing named {}* can be taken from {}", own->name,
+                    prefix, other.folder_.string());
+  }
+  std::vector<uint32_t> place(other.shards_.size(), UINT32_MAX);
+  for (Tensor& tensor : other.tensors_) {
+    if (!wanted(tensor)) continue;
+    uint32_t& shard = place[tensor.shard];
+    if (shard == UINT32_MAX) {
+      shard = static_cast<uint32_t>(shards_.size());
+      shards_.push_back(std::move(other.shards_[tensor.shard]));
+      shards_.back().adopted_as = as;
+      files_.push_back(std::move(other.files_[tensor.shard]));
+    }
+    tensor.shard = shard;
+    tensors_.push_back(std::move(tensor));
+  }
+  if (!std::any_of(tensors_.begin(), tensors_.end(), wanted)) {
+    base::bad_input(other.folder_.string(), "has no tensors named {}*", prefix);
+  }
+  by_name_.clear();  // its keys point into the tensors
+  index_names();
+}
+
 void Checkpoint::index_names() {
   by_name_.reserve(tensors_.size());
   for (uint32_t i = 0; i < tensors_.size(); ++i) {

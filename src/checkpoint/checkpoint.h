@@ -23,6 +23,10 @@ struct Shard {
   uint64_t bytes = 0;        // size of the file
   uint64_t data_offset = 0;  // of the first tensor's first byte
   timespec modified{};       // when it was last written, as it was when opened
+  std::string adopted_as{};  // empty for a shard of the folder itself, see Checkpoint::adopt
+
+  // The file's name, behind "AS/" where the shard was adopted: unique in a checkpoint.
+  std::string name() const;
 };
 
 // An opened checkpoint. Immutable; read() may be called from several threads.
@@ -35,8 +39,13 @@ class Checkpoint {
   Checkpoint(Checkpoint&&) noexcept = default;
   Checkpoint& operator=(Checkpoint&&) noexcept = default;
 
+  // Takes over the tensors of `other` whose names begin with `prefix`, and the shards that hold them, as the last ones.
+  // `as` names their origin. Throws base::Error{kBadInput} where there are none, or where this has such tensors
+  // already.
+  void adopt(Checkpoint&& other, const std::string& prefix, const std::string& as);
+
   const std::filesystem::path& folder() const { return folder_; }
-  const std::vector<Shard>& shards() const { return shards_; }     // by file name
+  const std::vector<Shard>& shards() const { return shards_; }     // by file name, then adopted ones
   const std::vector<Tensor>& tensors() const { return tensors_; }  // by shard, then by offset
   const Tensor* find(std::string_view name) const;                 // null where absent
   const Tensor& at(std::string_view name) const;                   // throws, naming the tensor and the folder

@@ -30,17 +30,17 @@ using base::Json;
 namespace {
 
 // Everything that the artifact's bytes follow from, as one checksum.
-std::string fingerprint(const checkpoint::Checkpoint& checkpoint, const Plans& plans, uint64_t part_bytes,
+std::string fingerprint(const checkpoint::Checkpoint& checkpoint, const Plans& plans, const Options& options,
                         const std::vector<Text>& texts) {
   base::Xxh3 hash;
   const auto add = [&](const auto&... fields) {
     const std::string text = fmt::format("{}\n", fmt::join(std::vector<std::string>{fmt::to_string(fields)...}, "\t"));
     hash.update(std::as_bytes(std::span(text)));
   };
-  add(base::version(), kRecipePublished, part_bytes);
+  add(base::version(), dense_policy_name(options.dense), options.part_bytes);
   for (const Text& text : texts) add(text.name, text.content.size(), sha256_of(text.content));
   for (const checkpoint::Shard& shard : checkpoint.shards()) {
-    add(shard.path.filename().string(), shard.bytes, shard.data_offset, shard.modified.tv_sec, shard.modified.tv_nsec);
+    add(shard.name(), shard.bytes, shard.data_offset, shard.modified.tv_sec, shard.modified.tv_nsec);
   }
   for (const auto& plan : plans) {
     const artifact::Object& object = plan->object();
@@ -62,21 +62,28 @@ uint64_t device_of(const fs::path& path) {
 
 class Conversion {
  public:
-  Conversion(const fs::path& source, const fs::path& out, const Options& options)
-      : source_(source),
+  Conversion(const SourceFolders& source, const fs::path& out, const Options& options)
+      : folders_(source),
+        source_(source.base),
         out_(out.has_filename() ? out : out.parent_path()),
         options_(options),
         partial_(artifact::partial_folder(out)),
-        checkpoint_(open_source(source, partial_)),
-        texts_(read_texts(source)),
+        checkpoint_(open_all(source, partial_)),
+        texts_(read_texts(source.base)),
         recognised_(checkpoint::recognise(checkpoint_)),
-        plans_(plan_published(checkpoint_, texts_)),
+        plans_(plan_published(checkpoint_, texts_, options.dense)),
         last_use_(last_uses(plans_, checkpoint_.shards().size())) {}
 
   Result run();
 
  private:
+  static checkpoint::Checkpoint open_all(const SourceFolders& folders, const fs::path& partial) {
+    checkpoint::Checkpoint checkpoint = open_source(folders.base, partial);
+    adopt_extras(checkpoint, folders);
+    return checkpoint;
+  }
   Json head() const;
+  Json choices() const;
   artifact::Journal open_journal();
   void read_journal(const artifact::Journal& journal);
   void check_disk(size_t done) const;
@@ -91,8 +98,9 @@ class Conversion {
   Origin origin() const;
   [[noreturn]] void give_up(const base::Error& error);
   fs::path shard_in_source(const checkpoint::Shard& shard) const { return source_ / shard.path.filename(); }
-  static std::string name_of(const checkpoint::Shard& shard) { return shard.path.filename().string(); }
+  static std::string name_of(const checkpoint::Shard& shard) { return shard.name(); }
 
+  SourceFolders folders_;
   fs::path source_, out_;
   Options options_;
   fs::path partial_;
@@ -112,8 +120,8 @@ class Conversion {
 
 Json Conversion::head() const {
   Json head;
-  head["conversion"] = kRecipePublished;
-  head["fingerprint"] = fingerprint(checkpoint_, plans_, options_.part_bytes, texts_);
+  head["conversion"] = recipe_name(options_.dense);
+  head["fingerprint"] = fingerprint(checkpoint_, plans_, options_, texts_);
   head["date"] = options_.date.empty() ? conversion_date() : options_.date;
   return head;
 }
@@ -161,8 +169,8 @@ void Conversion::check_disk(size_t done) const {
     std::vector<uint64_t> freed;
     freed.reserve(checkpoint_.shards().size());
     for (const checkpoint::Shard& shard : checkpoint_.shards()) {
-      const bool counts = consume && !consumed_.contains(name_of(shard)) && frees_disk(shard.path) &&
-                          device_of(shard.path) == device_of(out_);
+      const bool counts = consume && shard.adopted_as.empty() && !consumed_.contains(name_of(shard)) &&
+                          frees_disk(shard.path) && device_of(shard.path) == device_of(out_);
       freed.push_back(counts ? shard.bytes : 0);
     }
     return peak_bytes(plans_, done, last_use_, freed);
@@ -200,7 +208,7 @@ Result Conversion::run() {
   check_disk(writer_->completed());
   try {
     write_objects();
-    writer_->finish(out_, provenance_json(origin(), kRecipePublished, date_, source_files()));
+    writer_->finish(out_, provenance_json(origin(), recipe_name(options_.dense), choices(), date_, source_files()));
   } catch (const base::Error& error) {
     give_up(error);
   }
@@ -265,10 +273,10 @@ void Conversion::keep_hash(const checkpoint::Shard& shard, const std::string& sh
 }
 
 void Conversion::check_recorded(const checkpoint::Shard& shard, const std::string& sha256) const {
-  const std::optional<std::string> recorded = recorded_sha256(source_, name_of(shard));
+  const fs::path path = shard.adopted_as.empty() ? shard_in_source(shard) : shard.path;
+  const std::optional<std::string> recorded = recorded_sha256(path.parent_path(), path.filename().string());
   if (recorded && *recorded != sha256) {
-    bad_input(shard_in_source(shard).string(), "is corrupt: its SHA-256 is {} where its download recorded {}", sha256,
-              *recorded);
+    bad_input(path.string(), "is corrupt: its SHA-256 is {} where its download recorded {}", sha256, *recorded);
   }
 }
 
@@ -276,7 +284,7 @@ void Conversion::consume_finished() {
   if (!options_.consume) return;
   for (size_t i = 0; i < checkpoint_.shards().size(); ++i) {
     const checkpoint::Shard& shard = checkpoint_.shards()[i];
-    if (last_use_[i] >= writer_->completed()) continue;
+    if (last_use_[i] >= writer_->completed() || !shard.adopted_as.empty()) continue;
     if (!consumed_.contains(name_of(shard))) {
       consume(shard);
     } else if (fs::exists(shard_in_source(shard))) {
@@ -310,6 +318,15 @@ std::vector<SourceFile> Conversion::source_files() const {
     files.push_back({name_of(shard), shard.bytes, sha256_.at(name_of(shard))});
   }
   return files;
+}
+
+// What was chosen, for the provenance; verifying needs it.
+Json Conversion::choices() const {
+  Json choices;
+  choices["dense"] = dense_policy_name(options_.dense);
+  for (const SourceFolders::Extra& extra : folders_.extras())
+    choices[extra.name] = origin_json(find_origin(extra.folder));
+  return choices;
 }
 
 Origin Conversion::origin() const {
@@ -353,7 +370,7 @@ bool needs_conversion(const fs::path& out, bool force) {
 
 }  // namespace
 
-Result convert(const fs::path& source, const fs::path& out, const Options& options) {
+Result convert(const SourceFolders& source, const fs::path& out, const Options& options) {
   if (options.part_bytes < artifact::kAlignment) {
     bad_input("--part-size", "is {}, below the alignment of objects, {}", options.part_bytes, artifact::kAlignment);
   }

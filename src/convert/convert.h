@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "convert/recipe.h"
+#include "convert/source.h"
+
 namespace tandem::convert {
 
 struct Options {
@@ -16,6 +19,7 @@ struct Options {
   bool force = false;                       // replace an artifact that is already there
   bool quiet = false;                       // show no progress
   std::string source_id, source_revision;   // override what the source's folder tells
+  DensePolicy dense = DensePolicy::kKeep;   // what is done with matrices that are not quantised
   std::string date;                         // of the conversion, ISO 8601; empty: now, or SOURCE_DATE_EPOCH
 
   // Asked after every chunk with the number of complete objects: true ends the conversion with
@@ -37,13 +41,13 @@ struct Result {
   std::vector<std::string> warnings;
 };
 
-// Converts the checkpoint folder `source` to the artifact `out`, in the recipe "published" (convert/recipe.h).
+// Converts a checkpoint to the artifact `out` (convert/recipe.h). Only shards of `source.base` are ever consumed.
 //
 // Works in `OUT.partial`, which becomes `out` by a rename at the very end. After an interruption (a signal, a crash, a
 // full disk) that folder stays, and the same call goes on where it ended, with the same bytes as a result; after an
 // error in the source it is removed, unless shards were consumed already. Throws base::Error: kBadInput for a source
 // that cannot be converted or an `out` that is in the way, kUnavailable with the figures where the disk is too small
 // or a write fails, kCancelled.
-Result convert(const std::filesystem::path& source, const std::filesystem::path& out, const Options& options);
+Result convert(const SourceFolders& source, const std::filesystem::path& out, const Options& options);
 
 }  // namespace tandem::convert

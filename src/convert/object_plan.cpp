@@ -1,6 +1,7 @@
 #include "convert/object_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -36,9 +37,15 @@ void check_each(const checkpoint::Tensor& tensor, uint64_t offset, std::span<con
 }
 
 bool bad_multiplier(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
+  const auto value = std::bit_cast<float>(bits);
   return value != 0 && !(value >= kLeastScale && value <= kGreatestScale);
+}
+
+// Weights are far below 2688, the largest that codes and block scales reach: what would divide it up is above 1.
+// Another value says that the direction was mistaken.
+bool bad_divisor(uint32_t bits) {
+  const auto value = std::bit_cast<float>(bits);
+  return !(value > 1 && value <= kGreatestScale);
 }
 
 }  // namespace
@@ -83,6 +90,21 @@ void check_values(Check check, const checkpoint::Tensor& tensor, uint64_t offset
       return;
     case Check::kF32Scales:
       check_each<uint32_t>(tensor, offset, bytes, "scale: 0 or between 2^-100 and 2^100", bad_multiplier);
+      return;
+    case Check::kF32Divisors:
+      check_each<uint32_t>(tensor, offset, bytes, "divisor of a weight: between 1 and 2^100", bad_divisor);
+      return;
+    case Check::kFiniteBF16:
+      check_each<uint16_t>(tensor, offset, bytes, "finite scale",
+                           [](uint16_t bits) { return (bits & 0x7f80) == 0x7f80; });
+      return;
+    case Check::kFiniteF16:
+      check_each<uint16_t>(tensor, offset, bytes, "finite scale",
+                           [](uint16_t bits) { return (bits & 0x7c00) == 0x7c00; });
+      return;
+    case Check::kFiniteF32:
+      check_each<uint32_t>(tensor, offset, bytes, "finite scale",
+                           [](uint32_t bits) { return (bits & 0x7f800000) == 0x7f800000; });
       return;
   }
 }

@@ -46,6 +46,8 @@ class ObjectPlan {
   // The inverse: hands every byte of the chunk to the sink as a byte of a tensor, all chunks together every byte of
   // tensors() once. False where padding is not zero.
   virtual bool invert(uint64_t chunk, std::span<const std::byte> bytes, const PieceSink& sink) const = 0;
+  // True where make() rounds, so that nothing can be inverted: making the bytes again is all the proof there is.
+  virtual bool reencodes() const { return false; }
 
  protected:
   artifact::Object object_;
@@ -58,10 +60,14 @@ using Plans = std::vector<std::unique_ptr<ObjectPlan>>;
 // What values of a tensor are refused.
 enum class Check : uint8_t {
   kNone,
-  kE4M3,        // NaN codes
-  kUE4M3,       // NaN, and bit 7 set: the block scales of NVFP4
-  kBF16Scales,  // NaN, infinite, negative
-  kF32Scales,   // NaN, infinite, negative, and beyond what a multiplier can be
+  kE4M3,         // NaN codes
+  kUE4M3,        // NaN, and bit 7 set: the block scales of NVFP4
+  kBF16Scales,   // NaN, infinite, negative
+  kF32Scales,    // NaN, infinite, negative, and beyond what a multiplier can be
+  kF32Divisors,  // what is no divisor of a weight: at most 1, or beyond what one can be
+  kFiniteBF16,   // NaN and infinite, as the next two
+  kFiniteF16,
+  kFiniteF32,
 };
 // Throws base::Error{kBadInput} with the tensor's name and the index at the first such value of `bytes`, which are the
 // tensor's data from byte `offset` on.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "convert/object_plan.h"
+#include "numeric/int_group.h"
 
 namespace tandem::convert {
 
@@ -14,6 +15,17 @@ std::unique_ptr<ObjectPlan> plan_text(std::string name, std::string content);
 
 // A tensor as it is, under its own name. Throws for a dtype that no plain encoding holds.
 std::unique_ptr<ObjectPlan> plan_tensor(const checkpoint::Tensor& tensor, Check check = Check::kNone);
+
+// Packed integer codes of a matrix [rows, inputs], `packed` int32 [rows, words], in the stored layout under their own
+// name. `shape` is the tensor of the matrix' shape, which make() compares. Throws for a number of bits that no encoding
+// holds.
+std::unique_ptr<ObjectPlan> plan_integers(const checkpoint::Tensor& packed, const checkpoint::Tensor& shape,
+                                          int64_t rows, int64_t inputs, int bits, numeric::IntPacking packing);
+
+// A matrix [rows, inputs] in BF16, F16 or FP32 re-encoded as FP8 with a scale a row: the codes under its own name, the
+// scales [rows, 1] in FP32 under P.weight_scale. make() throws at a weight that is not finite.
+std::unique_ptr<ObjectPlan> plan_fp8_row_codes(const checkpoint::Tensor& matrix);
+std::unique_ptr<ObjectPlan> plan_fp8_row_scales(const checkpoint::Tensor& matrix);
 
 // The n-gram table from its shards in numeric order, each [rows, width] of one dtype (F8_E4M3 or BF16).
 std::unique_ptr<ObjectPlan> plan_ngram(std::string name, const std::vector<const checkpoint::Tensor*>& shards);

@@ -67,6 +67,81 @@ class TensorPlan final : public GatherPlan {
   Check check_;
 };
 
+Encoding integer_encoding(const Tensor& packed, int bits) {
+  for (const Encoding encoding : {Encoding::kInt3, Encoding::kInt4, Encoding::kInt8}) {
+    if (artifact::integer_bits(encoding) == bits) return encoding;
+  }
+  base::bad_input(packed.name, "has codes of {} bits; artifacts hold 3, 4 and 8", bits);
+}
+
+// Rows of packed words, each turned into a row of units.
+class IntegerPlan final : public ObjectPlan {
+ public:
+  IntegerPlan(const Tensor& packed, const Tensor& shape, int64_t rows, int64_t inputs, int bits,
+              numeric::IntPacking packing)
+      : ObjectPlan(packed.name, integer_encoding(packed, bits), {rows, inputs}),
+        shape_(shape),
+        bits_(bits),
+        packing_(packing),
+        inputs_(static_cast<size_t>(inputs)),
+        words_(static_cast<size_t>(numeric::int_packed_words(inputs, bits, packing))),
+        row_bytes_(static_cast<size_t>(numeric::int_row_bytes(inputs, bits))) {
+    if (packed.dtype != Dtype::kI32 || packed.bytes != static_cast<uint64_t>(rows) * words_ * sizeof(uint32_t)) {
+      base::bad_input(packed.name, "is {}, expected I32 [{}, {}]", checkpoint::describe(packed), rows, words_);
+    }
+    object_.packed_words = static_cast<int64_t>(words_);
+    tensors_ = {&packed};
+    chunk_bytes_ = std::max<uint64_t>(1, kChunkBytes / row_bytes_) * row_bytes_;
+  }
+
+  void make(const Checkpoint& checkpoint, uint64_t chunk, std::span<std::byte> out) const override {
+    if (chunk == 0) check_shape(checkpoint);
+    const size_t rows = out.size() / row_bytes_;
+    std::vector<uint32_t> words(rows * words_);
+    const uint64_t first = chunk * (chunk_bytes_ / row_bytes_);
+    checkpoint.read(*tensors_[0], first * words_ * sizeof(uint32_t), std::as_writable_bytes(std::span(words)));
+    std::vector<uint8_t> codes(inputs_);
+    for (size_t row = 0; row < rows; ++row) {
+      if (!numeric::int_unpack_row(std::span(words).subspan(row * words_, words_), bits_, packing_, codes)) {
+        base::bad_input(tensors_[0]->name, "has bits in row {} that belong to none of its {} codes of {} bits",
+                        first + row, inputs_, bits_);
+      }
+      numeric::int_store_row(codes, bits_, out.subspan(row * row_bytes_, row_bytes_));
+    }
+  }
+
+  bool invert(uint64_t chunk, std::span<const std::byte> bytes, const PieceSink& sink) const override {
+    const size_t rows = bytes.size() / row_bytes_;
+    std::vector<uint32_t> words(rows * words_);
+    std::vector<uint8_t> codes(inputs_);
+    bool padded = true;
+    for (size_t row = 0; row < rows; ++row) {
+      padded = numeric::int_load_row(bytes.subspan(row * row_bytes_, row_bytes_), bits_, codes) && padded;
+      numeric::int_pack_row(codes, bits_, packing_, std::span(words).subspan(row * words_, words_));
+    }
+    const uint64_t first = chunk * (chunk_bytes_ / row_bytes_);
+    sink(*tensors_[0], first * words_ * sizeof(uint32_t), std::as_bytes(std::span(words)));
+    return padded;
+  }
+
+ private:
+  void check_shape(const Checkpoint& checkpoint) const {
+    int64_t found[2] = {};
+    if (shape_.bytes == sizeof found) checkpoint.read(shape_, 0, std::as_writable_bytes(std::span(found)));
+    if (found[0] != object_.shape[0] || found[1] != object_.shape[1]) {
+      base::bad_input(shape_.name, "says [{}, {}], but the config asks for [{}, {}]", found[0], found[1],
+                      object_.shape[0], object_.shape[1]);
+    }
+  }
+
+  const Tensor& shape_;
+  int bits_;
+  numeric::IntPacking packing_;
+  size_t inputs_;  // of a row, as the next two
+  size_t words_;
+  size_t row_bytes_;
+};
+
 // Rows of all shards, numbered through, in blocks of kAlignment bytes with whole rows only.
 class NgramPlan final : public ObjectPlan {
  public:
@@ -159,6 +234,11 @@ std::unique_ptr<ObjectPlan> plan_text(std::string name, std::string content) {
 
 std::unique_ptr<ObjectPlan> plan_tensor(const Tensor& tensor, Check check) {
   return std::make_unique<TensorPlan>(tensor, check);
+}
+
+std::unique_ptr<ObjectPlan> plan_integers(const Tensor& packed, const Tensor& shape, int64_t rows, int64_t inputs,
+                                          int bits, numeric::IntPacking packing) {
+  return std::make_unique<IntegerPlan>(packed, shape, rows, inputs, bits, packing);
 }
 
 std::unique_ptr<ObjectPlan> plan_ngram(std::string name, const std::vector<const Tensor*>& shards) {

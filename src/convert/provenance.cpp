@@ -10,11 +10,16 @@
 
 namespace tandem::convert {
 
-base::Json provenance_json(const Origin& origin, const std::string& recipe, const std::string& date,
+base::Json origin_json(const Origin& origin) {
+  base::Json json;
+  json["repository"] = origin.repository.empty() ? base::Json() : base::Json(origin.repository);
+  json["revision"] = origin.revision.empty() ? base::Json() : base::Json(origin.revision);
+  return json;
+}
+
+base::Json provenance_json(const Origin& origin, const std::string& recipe, base::Json choices, const std::string& date,
                            const std::vector<SourceFile>& files) {
-  base::Json source;
-  source["repository"] = origin.repository.empty() ? base::Json() : base::Json(origin.repository);
-  source["revision"] = origin.revision.empty() ? base::Json() : base::Json(origin.revision);
+  base::Json source = origin_json(origin);
   source["files"] = base::Json::array();
   base::Json licences = base::Json::array();
   for (const SourceFile& file : files) {
@@ -28,6 +33,7 @@ base::Json provenance_json(const Origin& origin, const std::string& recipe, cons
   base::Json provenance;
   provenance["tool"] = "tandem " + std::string(base::version());
   provenance["recipe"] = recipe;
+  provenance["choices"] = std::move(choices);
   provenance["date"] = date;
   provenance["source"] = std::move(source);
   provenance["licences"] = std::move(licences);

@@ -17,7 +17,9 @@ struct SourceFile {
   std::string sha256;
 };
 
-base::Json provenance_json(const Origin& origin, const std::string& recipe, const std::string& date,
+// {"repository", "revision"}, null where they are not known.
+base::Json origin_json(const Origin& origin);
+base::Json provenance_json(const Origin& origin, const std::string& recipe, base::Json choices, const std::string& date,
                            const std::vector<SourceFile>& files);
 
 // Now in UTC as ISO 8601, or the time that SOURCE_DATE_EPOCH gives: with it two conversions of one source are equal

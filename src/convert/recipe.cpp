@@ -8,6 +8,8 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "checkpoint/architecture.h"
+#include "checkpoint/matrix_format.h"
 #include "convert/plans.h"
 
 namespace tandem::convert {
@@ -109,9 +111,28 @@ Modules sort_tensors(const Checkpoint& checkpoint) {
   return modules;
 }
 
+constexpr std::string_view kPacked = ".weight_packed";
+
+// Codes of packed integers: the same name has other dtypes in other formats.
+bool is_packed_integers(const Tensor* tensor) {
+  return tensor != nullptr && tensor->dtype == Dtype::kI32 && tensor->name.ends_with(kPacked);
+}
+
+// The scales of packed integers may be negative.
+Check check_of_groups(const Tensor& scale) {
+  if (scale.dtype == Dtype::kBF16) return Check::kFiniteBF16;
+  return scale.dtype == Dtype::kF16 ? Check::kFiniteF16 : Check::kFiniteF32;
+}
+
 // What a plain tensor must not hold.
-Check check_of(const Tensor& tensor) {
+Check check_of(const Checkpoint& checkpoint, const Tensor& tensor) {
   const std::string_view name = tensor.name;
+  constexpr std::string_view kScale = ".weight_scale";
+  if (name.ends_with(kScale)) {
+    const std::string module(name.substr(0, name.size() - kScale.size()));
+    if (is_packed_integers(checkpoint.find(module + std::string(kPacked)))) return check_of_groups(tensor);
+  }
+  if (name.ends_with(".weight_global_scale") && tensor.dtype == Dtype::kF32) return Check::kF32Divisors;
   const bool scale = name.ends_with("_scale") || name.ends_with("weight_scale_inv") || name.ends_with("weight_scale_2");
   if (tensor.dtype == Dtype::kF8E4M3) return scale ? Check::kUE4M3 : Check::kE4M3;
   if (scale && tensor.dtype == Dtype::kBF16) return Check::kBF16Scales;
@@ -187,6 +208,89 @@ std::unique_ptr<ObjectPlan> plan_table(const std::string& name, const std::map<i
   return plan_ngram(name, shards);
 }
 
+// Plans for codes of packed integers. Their matrices' shapes come from the config, as the words do not tell them.
+class IntegerPlanner {
+ public:
+  explicit IntegerPlanner(const Checkpoint& checkpoint)
+      : checkpoint_(checkpoint),
+        source_((checkpoint.folder() / "config.json").string()),
+        quantization_(checkpoint::read_quantization(checkpoint.quantization(), source_)) {
+    for (checkpoint::Parameter& parameter : checkpoint::read_architecture(checkpoint.config(), source_).parameters) {
+      if (parameter.kind != checkpoint::ParameterKind::kMatrix) continue;
+      shapes_.emplace(std::move(parameter.name), std::pair(parameter.shape[0], parameter.shape[1]));
+    }
+  }
+
+  std::unique_ptr<ObjectPlan> plan(const Tensor& packed) const {
+    const std::string module = packed.name.substr(0, packed.name.size() - kPacked.size());
+    const auto shape = shapes_.find(module);
+    if (shape == shapes_.end()) bad_input(packed.name, "belongs to no matrix of the model that {} tells", source_);
+    const auto [rows, inputs] = shape->second;
+    const checkpoint::MatrixFormat format = checkpoint::detect_format(checkpoint_, quantization_, module, rows, inputs);
+    const auto packing = format.format == checkpoint::Format::kPackedIntDense ? numeric::IntPacking::kStream
+                                                                              : numeric::IntPacking::kWords;
+    return plan_integers(packed, checkpoint_.at(module + ".weight_shape"), rows, inputs, format.bits, packing);
+  }
+
+ private:
+  const Checkpoint& checkpoint_;
+  std::string source_;
+  checkpoint::Quantization quantization_;
+  std::map<std::string, std::pair<int64_t, int64_t>> shapes_;  // of the matrices, by module
+};
+
+// Whether the policy kFp8Row names the matrix; `module` is its name.
+bool is_projection(checkpoint::Group group, std::string_view module) {
+  using checkpoint::Group;
+  const auto has = [module](std::string_view part) { return module.find(part) != std::string_view::npos; };
+  if (has("hyper_connection") || has(".indexer.") || has("shared_expert_gate")) return false;
+  if (module.ends_with("in_proj_a") || module.ends_with("in_proj_b") || module.ends_with(".mlp.gate")) return false;
+  switch (group) {
+    case Group::kHead:
+    case Group::kAttention:
+    case Group::kDeltaNet:
+    case Group::kMlp:
+    case Group::kSharedExpert:
+    case Group::kDraft:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The names of the tensors that the policy re-encodes.
+std::unordered_set<std::string> tensors_to_reencode(const Checkpoint& checkpoint, DensePolicy dense) {
+  std::unordered_set<std::string> names;
+  if (dense == DensePolicy::kKeep) return names;
+  const std::string source = (checkpoint.folder() / "config.json").string();
+  for (const checkpoint::Parameter& parameter : checkpoint::read_architecture(checkpoint.config(), source).parameters) {
+    if (parameter.kind != checkpoint::ParameterKind::kMatrix || !is_projection(parameter.group, parameter.name))
+      continue;
+    const Tensor* tensor = checkpoint.find(parameter.name + std::string(kWeight));
+    if (tensor != nullptr && checkpoint::kFloats.contains(tensor->dtype)) names.insert(tensor->name);
+  }
+  return names;
+}
+
+void plan_plain(const Checkpoint& checkpoint, const std::vector<const Tensor*>& tensors, DensePolicy dense,
+                Plans& plans) {
+  const std::unordered_set<std::string> reencoded = tensors_to_reencode(checkpoint, dense);
+  std::optional<IntegerPlanner> integers;
+  for (const Tensor* tensor : tensors) {
+    if (reencoded.contains(tensor->name)) {
+      plans.push_back(plan_fp8_row_codes(*tensor));
+      plans.push_back(plan_fp8_row_scales(*tensor));
+      continue;
+    }
+    if (!is_packed_integers(tensor)) {
+      plans.push_back(plan_tensor(*tensor, check_of(checkpoint, *tensor)));
+      continue;
+    }
+    if (!integers) integers.emplace(checkpoint);
+    plans.push_back(integers->plan(*tensor));
+  }
+}
+
 // Last shard needed, then first; within them by place.
 std::tuple<uint32_t, uint32_t, uint64_t> order_of(const ObjectPlan& plan) {
   std::tuple<uint32_t, uint32_t, uint64_t> order{0, UINT32_MAX, UINT64_MAX};
@@ -202,10 +306,25 @@ std::tuple<uint32_t, uint32_t, uint64_t> order_of(const ObjectPlan& plan) {
 
 }  // namespace
 
-Plans plan_published(const Checkpoint& checkpoint, std::vector<Text> texts) {
+const char* dense_policy_name(DensePolicy policy) {
+  return policy == DensePolicy::kKeep ? "keep" : "fp8-row";
+}
+
+const char* recipe_name(DensePolicy policy) {
+  return policy == DensePolicy::kKeep ? "published" : "dense-fp8-row";
+}
+
+std::optional<DensePolicy> dense_policy_from_name(std::string_view name) {
+  for (const DensePolicy policy : {DensePolicy::kKeep, DensePolicy::kFp8Row}) {
+    if (name == dense_policy_name(policy)) return policy;
+  }
+  return std::nullopt;
+}
+
+Plans plan_published(const Checkpoint& checkpoint, std::vector<Text> texts, DensePolicy dense) {
   const Modules modules = sort_tensors(checkpoint);
   Plans objects;
-  for (const Tensor* tensor : modules.plain) objects.push_back(plan_tensor(*tensor, check_of(*tensor)));
+  plan_plain(checkpoint, modules.plain, dense, objects);
   for (const auto& [name, module] : modules.experts) plan_experts(name, module, objects);
   for (const auto& [name, shards] : modules.ngram) objects.push_back(plan_table(name, shards));
   std::stable_sort(objects.begin(), objects.end(),

@@ -1,7 +1,9 @@
 // From a published checkpoint to the objects of its artifact.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -9,7 +11,18 @@
 
 namespace tandem::convert {
 
-inline constexpr const char* kRecipePublished = "published";
+// What is done with the matrices of dense products that are not quantised.
+enum class DensePolicy : uint8_t {
+  kKeep,
+  // FP8 codes with an FP32 scale a row, amax / 448. For the projections of attention, DeltaNet, MLP and shared experts,
+  // of the draft head too, and for lm_head where it is no embedding. Never for routers, gates, indexers, decay inputs,
+  // hyper-connections, n-gram projections, embeddings and the vision tower, which are small or steer.
+  kFp8Row,
+};
+const char* dense_policy_name(DensePolicy policy);  // "keep", "fp8-row"
+std::optional<DensePolicy> dense_policy_from_name(std::string_view name);
+// The name of the recipe in the provenance: "published" where every tensor keeps its format, else "dense-fp8-row".
+const char* recipe_name(DensePolicy policy);
 
 // A small file of the checkpoint.
 struct Text {
@@ -17,13 +30,14 @@ struct Text {
   std::string content;
 };
 
-// The recipe "published": every tensor keeps its format. First the texts, then the objects in the order in which their
-// last source shard is needed, so that shards can be given up one after the other.
+// Every tensor keeps its format, but what the policy re-encodes. First the texts, then the objects in the order in
+// which their last source shard is needed, so that shards can be given up one after the other.
 //   routed experts of a layer     one object named as their module, one record an expert; NVFP4 scalars in NAME.scalars
 //   shards of the n-gram table    one object named as their module
-//   every other tensor            one object under its own name
+//   every other tensor            one object under its own name; P.weight_scale beside a re-encoded P.weight
 // Throws base::Error{kBadInput} that names the tensor where experts or shards are missing, have another shape than
 // their siblings, or come in a form that is not known. The checkpoint must outlive the plans.
-Plans plan_published(const checkpoint::Checkpoint& checkpoint, std::vector<Text> texts);
+Plans plan_published(const checkpoint::Checkpoint& checkpoint, std::vector<Text> texts,
+                     DensePolicy dense = DensePolicy::kKeep);
 
 }  // namespace tandem::convert

@@ -110,6 +110,19 @@ std::optional<std::string> recorded_sha256(const fs::path& folder, const std::st
   return std::nullopt;
 }
 
+std::vector<SourceFolders::Extra> SourceFolders::extras() const {
+  std::vector<Extra> extras;
+  if (!mtp_from.empty()) extras.push_back({"mtp-from", "mtp.", mtp_from});
+  if (!vision_from.empty()) extras.push_back({"vision-from", "model.visual.", vision_from});
+  return extras;
+}
+
+void adopt_extras(checkpoint::Checkpoint& checkpoint, const SourceFolders& folders) {
+  for (const SourceFolders::Extra& extra : folders.extras()) {
+    checkpoint.adopt(checkpoint::Checkpoint::open(extra.folder), extra.prefix, extra.name);
+  }
+}
+
 bool has_stand_ins(const fs::path& partial) {
   std::error_code error;
   return fs::exists(partial / kStandIns, error) && !fs::is_empty(partial / kStandIns, error);

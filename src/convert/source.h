@@ -28,6 +28,25 @@ Origin find_origin(const std::filesystem::path& folder);
 // The SHA-256 that the download recorded for a file, where it did.
 std::optional<std::string> recorded_sha256(const std::filesystem::path& folder, const std::string& file);
 
+// Where a conversion's tensors come from.
+struct SourceFolders {
+  SourceFolders(std::filesystem::path folder) : base(std::move(folder)) {}  // NOLINT(*-explicit-*): most have one
+  SourceFolders(const char* folder) : base(folder) {}                       // NOLINT(*-explicit-*)
+
+  std::filesystem::path base;
+  std::filesystem::path mtp_from, vision_from;  // the draft head and the vision tower of other checkpoints, or empty
+
+  // The folders beside `base` with the name that their shards and the provenance bear, and the prefix of the tensors.
+  struct Extra {
+    const char* name;
+    const char* prefix;
+    std::filesystem::path folder;
+  };
+  std::vector<Extra> extras() const;
+};
+// Takes over what `folders` has beside its base.
+void adopt_extras(checkpoint::Checkpoint& checkpoint, const SourceFolders& folders);
+
 // ---- Consuming ---------------------------------------------------------------------------------------------------
 // A shard whose tensors are all in the artifact may be deleted while the conversion goes on. A stand-in of the same
 // size and time with the shard's header, and no data, takes its place in the conversion's own folder, so that an

@@ -24,7 +24,9 @@ class Verifier {
  public:
   Verifier(const Artifact& artifact, const Checkpoint* checkpoint, base::Progress& progress)
       : artifact_(artifact), checkpoint_(checkpoint), progress_(progress) {
-    if (checkpoint_ != nullptr) compared_.resize(checkpoint_->tensors().size());
+    if (checkpoint_ == nullptr) return;
+    compared_.resize(checkpoint_->tensors().size());
+    reencoded_.resize(checkpoint_->tensors().size());
   }
 
   // `plan` is null where the object is not compared with a checkpoint.
@@ -37,7 +39,9 @@ class Verifier {
  private:
   void compare(const Tensor& tensor, uint64_t offset, std::span<const std::byte> found);
   void check_text(const Object& object, const ObjectPlan& plan, uint64_t chunk, std::span<const std::byte> found);
+  void check_reencoded(const Object& object, const ObjectPlan& plan, uint64_t chunk, std::span<const std::byte> found);
   void check_padding(const Object& object);
+  size_t index_of(const Tensor& tensor) const { return static_cast<size_t>(&tensor - checkpoint_->tensors().data()); }
   void differ(const std::string& name, uint64_t offset, std::span<const std::byte> expected,
               std::span<const std::byte> found);
   std::string place(const Object& object) const {
@@ -48,7 +52,8 @@ class Verifier {
   const Checkpoint* checkpoint_;
   base::Progress& progress_;
   Verification result_;
-  std::vector<uint64_t> compared_;      // bytes of each tensor that were compared
+  std::vector<uint64_t> compared_;  // bytes of each tensor that were compared
+  std::vector<bool> reencoded_;
   std::vector<std::string> differing_;  // names, each once in a row
   std::vector<std::byte> expected_;
 };
@@ -66,6 +71,10 @@ void Verifier::check(const Object& object, const ObjectPlan* plan) {
     if (plan == nullptr) continue;
     if (object.encoding == Encoding::kText) {
       check_text(object, *plan, at / step, buffer);
+      continue;
+    }
+    if (plan->reencodes()) {
+      check_reencoded(object, *plan, at / step, buffer);
       continue;
     }
     padded = plan->invert(at / step, buffer,
@@ -92,10 +101,18 @@ void Verifier::check_text(const Object& object, const ObjectPlan& plan, uint64_t
   differ(object.name, chunk * plan.chunk_bytes(), expected_, found);
 }
 
+void Verifier::check_reencoded(const Object& object, const ObjectPlan& plan, uint64_t chunk,
+                               std::span<const std::byte> found) {
+  expected_.resize(found.size());
+  plan.make(*checkpoint_, chunk, expected_);
+  differ(object.name, chunk * plan.chunk_bytes(), expected_, found);
+  for (const Tensor* tensor : plan.tensors()) reencoded_[index_of(*tensor)] = true;
+}
+
 void Verifier::compare(const Tensor& tensor, uint64_t offset, std::span<const std::byte> found) {
   expected_.resize(found.size());
   checkpoint_->read(tensor, offset, expected_);
-  compared_[static_cast<size_t>(&tensor - checkpoint_->tensors().data())] += found.size();
+  compared_[index_of(tensor)] += found.size();
   result_.tensor_bytes += found.size();
   differ(tensor.name, offset, expected_, found);
 }
@@ -131,7 +148,9 @@ void Verifier::check_coverage() {
   result_.differing = differing_.size();
   for (size_t i = 0; i < compared_.size(); ++i) {
     const Tensor& tensor = checkpoint_->tensors()[i];
-    if (compared_[i] == tensor.bytes) {
+    if (reencoded_[i]) {
+      ++result_.reencoded;
+    } else if (compared_[i] == tensor.bytes) {
       ++result_.tensors;
     } else {
       fault(fmt::format("{}: {} of {} bytes are in the artifact", tensor.name, compared_[i], tensor.bytes));
@@ -141,7 +160,8 @@ void Verifier::check_coverage() {
 
 // Encoding and shape of the object that the plan asks for.
 bool same_form(const Object& object, const Object& planned) {
-  return object.encoding == planned.encoding && object.shape == planned.shape && object.bytes == planned.bytes;
+  return object.encoding == planned.encoding && object.shape == planned.shape && object.bytes == planned.bytes &&
+         object.packed_words == planned.packed_words;
 }
 
 void verify_against(const Artifact& artifact, const Plans& plans, Verifier& verifier) {
@@ -171,14 +191,39 @@ void verify_against(const Artifact& artifact, const Plans& plans, Verifier& veri
 
 }  // namespace
 
-Verification verify(const Artifact& artifact, const std::optional<std::filesystem::path>& source, bool quiet) {
+namespace {
+
+// What the conversion chose, by the artifact's own account. Refuses folders other than those that it was made from.
+DensePolicy read_choices(const Artifact& artifact, const SourceFolders& folders) {
+  const base::Json& choices = base::json_member(artifact.provenance(), "choices");
+  const std::string source = artifact.folder().string();
+  const std::string name = base::json_string(choices, "dense", "keep", source);
+  const std::optional<DensePolicy> policy = dense_policy_from_name(name);
+  if (!policy) base::bad_input(source, "was made with the choice \"{}\" for dense matrices, which is not known", name);
+  const auto given = [&](const char* extra) {
+    const auto extras = folders.extras();
+    return std::ranges::any_of(extras,
+                               [extra](const SourceFolders::Extra& e) { return std::string_view(e.name) == extra; });
+  };
+  for (const char* extra : {"mtp-from", "vision-from"}) {
+    if (choices.contains(extra) == given(extra)) continue;
+    base::bad_input(source, "was made {} --{}: compare it with the same folders",
+                    choices.contains(extra) ? "with" : "without", extra);
+  }
+  return *policy;
+}
+
+}  // namespace
+
+Verification verify(const Artifact& artifact, const std::optional<SourceFolders>& source, bool quiet) {
   uint64_t total = 0;
   for (const Object& object : artifact.objects()) total += object.bytes;
   std::optional<Checkpoint> checkpoint;
   Plans plans;
   if (source) {
-    checkpoint = Checkpoint::open(*source);
-    plans = plan_published(*checkpoint, read_texts(*source));
+    checkpoint = Checkpoint::open(source->base);
+    adopt_extras(*checkpoint, *source);
+    plans = plan_published(*checkpoint, read_texts(source->base), read_choices(artifact, *source));
   }
   base::Progress progress("verifying", total, base::ProgressUnit::kBytes, quiet);
   Verifier verifier(artifact, checkpoint ? &*checkpoint : nullptr, progress);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "artifact/artifact.h"
+#include "convert/source.h"
 
 namespace tandem::convert {
 
@@ -26,6 +27,7 @@ struct Verification {
   // against a checkpoint
   size_t tensors = 0;  // compared in full
   uint64_t tensor_bytes = 0;
+  size_t reencoded = 0;  // further tensors, whose re-encoding was made again and compared
   size_t texts = 0;
   size_t differing = 0;  // tensors and texts
   std::optional<Difference> first_difference;
@@ -35,8 +37,9 @@ struct Verification {
 
 // Reads every object, compares its checksum, and checks that the padding behind it is zero. With `source` also inverts
 // the layout and compares the recovered tensors with the checkpoint's bytes: each object's encoding and shape, every
-// byte of every tensor, every text, and that there is nothing on either side that the other lacks. Throws base::Error
-// where either cannot be read.
-Verification verify(const artifact::Artifact& artifact, const std::optional<std::filesystem::path>& source, bool quiet);
+// byte of every tensor, every text, and that there is nothing on either side that the other lacks. What the artifact's
+// provenance says was re-encoded is made again from the source and compared. Throws base::Error where either cannot be
+// read.
+Verification verify(const artifact::Artifact& artifact, const std::optional<SourceFolders>& source, bool quiet);
 
 }  // namespace tandem::convert

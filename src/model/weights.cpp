@@ -54,16 +54,6 @@ std::byte* WeightLoader::load(const artifact::Object& object) {
   return buffer.data();
 }
 
-ops::Weight WeightLoader::matrix(const std::string& name, int64_t rows, int64_t inputs) {
-  const artifact::Object& found = object(name, {rows, inputs});
-  if (found.encoding != Encoding::kBF16 && found.encoding != Encoding::kF32) {
-    base::bad_input(artifact_.folder().string(), "{} is stored as {}; the dense kernels read bf16 and f32", name,
-                    artifact::encoding_name(found.encoding));
-  }
-  const auto format = found.encoding == Encoding::kBF16 ? ops::WeightFormat::kBF16 : ops::WeightFormat::kF32;
-  return {load(found), format, rows, inputs};
-}
-
 const float* WeightLoader::vector(const std::string& name, int64_t count) {
   const artifact::Object& found = artifact_.at(name);
   int64_t elements = 1;

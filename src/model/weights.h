@@ -19,7 +19,7 @@ class WeightLoader {
  public:
   WeightLoader(const artifact::Artifact& artifact, bool quiet);
 
-  // A matrix [rows, inputs] as stored, BF16 or FP32.
+  // A matrix [rows, inputs] as stored, in any format of ops::WeightFormat; `name` ends in ".weight".
   ops::Weight matrix(const std::string& name, int64_t rows, int64_t inputs);
   // Any small tensor of `count` elements in FP32, from BF16, F16 or FP32.
   const float* vector(const std::string& name, int64_t count);
@@ -35,6 +35,8 @@ class WeightLoader {
   std::vector<device::Buffer> take() { return std::move(buffers_); }
 
  private:
+  class MatrixReader;
+
   const artifact::Object& object(const std::string& name, const std::vector<int64_t>& shape);
   std::byte* load(const artifact::Object& object);
   device::Buffer& own(int64_t bytes);

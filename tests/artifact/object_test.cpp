@@ -36,6 +36,13 @@ TEST(ObjectSize, Fp8BlocksCountBegunBlocks) {
   EXPECT_EQ(object_size(Encoding::kExpertsFp8Block, std::vector<int64_t>{1, 64, 256})->record_bytes, 53248u);
 }
 
+TEST(ObjectSize, IntegerCodesAreWholeUnitsARow) {
+  EXPECT_EQ(bytes_of(Encoding::kInt3, {17408, 5120}), uint64_t{17408} * 5120 * 3 / 8);
+  EXPECT_EQ(bytes_of(Encoding::kInt3, {2, 129}), 2 * 2 * 48u);
+  EXPECT_EQ(bytes_of(Encoding::kInt4, {5, 128}), 5 * 64u);
+  EXPECT_EQ(bytes_of(Encoding::kInt8, {5, 1}), 5 * 128u);
+}
+
 TEST(ObjectSize, ShapesThatCannotBeHaveNone) {
   const auto none = [](Encoding encoding, const std::vector<int64_t>& shape) {
     return !object_size(encoding, shape).has_value();
@@ -50,10 +57,14 @@ TEST(ObjectSize, ShapesThatCannotBeHaveNone) {
   EXPECT_TRUE(none(Encoding::kExpertsFp8Block, {1, 64}));
   EXPECT_TRUE(none(Encoding::kNgramF8E4M3, {1, 4097}));
   EXPECT_TRUE(none(Encoding::kNgramF8E4M3, {INT64_MAX, 1}));
+  EXPECT_TRUE(none(Encoding::kInt3, {128}));
+  EXPECT_TRUE(none(Encoding::kInt3, {0, 128}));
+  EXPECT_TRUE(none(Encoding::kInt8, {1, INT64_MAX}));
+  EXPECT_TRUE(none(Encoding::kInt8, {int64_t{1} << 40, int64_t{1} << 40}));
 }
 
 TEST(Encodings, HaveNamesThatLeadBack) {
-  for (int i = 0; i <= static_cast<int>(Encoding::kNgramBF16); ++i) {
+  for (int i = 0; i <= static_cast<int>(Encoding::kInt8); ++i) {
     const auto encoding = static_cast<Encoding>(i);
     EXPECT_EQ(encoding_from_name(encoding_name(encoding)), encoding);
   }

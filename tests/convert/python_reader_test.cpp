@@ -1,12 +1,9 @@
 // tools/read_artifact.py was written from docs/artifact.md alone: what it recovers must be what the checkpoint has.
-#include <fcntl.h>
+#include "python_reader.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "checkpoint_folder.h"
-#include "convert/convert.h"
 #include "numeric/nvfp4.h"
 
 namespace tandem::convert {
@@ -15,53 +12,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using namespace tandem::testing;
-
-const fs::path& script() {
-  static const fs::path path = fs::path(TANDEM_SOURCE_DIR) / "tools/read_artifact.py";
-  return path;
-}
-
-class PythonReader : public ::testing::Test {
- protected:
-  void SetUp() override {
-    static const bool installed = run({"--version"}) == 0;
-    if (!installed) GTEST_SKIP() << "python3 is not installed";
-  }
-
-  // python3 with these arguments; what it prints goes to output_. Returns the exit code.
-  int run(const std::vector<std::string>& arguments) {
-    const fs::path output = folder_ / "output";
-    std::vector<const char*> argv = {"python3", "-I", "-S"};  // the standard library alone
-    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    argv.push_back(nullptr);
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const int fd = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-      ::dup2(fd, STDOUT_FILENO);
-      ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
-      ::execvp("python3", const_cast<char* const*>(argv.data()));
-      ::_exit(127);
-    }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    output_ = fs::exists(output) ? base::read_text(output, 1 << 28) : "";
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  int read(const std::vector<std::string>& command) {
-    std::vector<std::string> arguments = {script().string(), out_.string()};
-    arguments.insert(arguments.end(), command.begin(), command.end());
-    return run(arguments);
-  }
-  std::string source_bytes(const fs::path& source, const std::string& name) {
-    const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(source);
-    const std::vector<std::byte> bytes = checkpoint.read(checkpoint.at(name));
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-
-  TempFolder folder_;
-  fs::path out_ = folder_ / "model.tandem";
-  std::string output_;
-};
 
 TEST_F(PythonReader, RecoversEveryKindOfTensor) {
   convert(demo_flash(), out_, quiet_options());
@@ -134,7 +84,7 @@ TEST_F(PythonReader, ListsTheObjectsAndRefusesWhatDoesNotFit) {
 }
 
 TEST(PythonReaderScript, HasAtMost150Lines) {
-  EXPECT_LE(std::ranges::count(base::read_text(script(), 1 << 20), '\n'), 150);
+  EXPECT_LE(std::ranges::count(base::read_text(PythonReader::script(), 1 << 20), '\n'), 150);
 }
 
 }  // namespace

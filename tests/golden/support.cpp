@@ -28,6 +28,11 @@ struct Artifacts {
   }
 };
 
+Artifacts& artifacts() {
+  static Artifacts all;
+  return all;
+}
+
 template <typename T>
 std::vector<T> values(const checkpoint::Checkpoint& file, const std::string& name, checkpoint::Dtype dtype) {
   const checkpoint::Tensor& tensor = file.at(name);
@@ -55,19 +60,34 @@ std::vector<int64_t> Reference::shape(const std::string& name) const {
 }
 
 const artifact::Artifact& demo_artifact(const std::string& name) {
-  static Artifacts artifacts;
-  const auto found = artifacts.opened.find(name);
-  if (found != artifacts.opened.end()) return found->second;
-  std::filesystem::create_directories(artifacts.folder);
-  const std::filesystem::path out = artifacts.folder / (name + ".tandem");
+  const auto found = artifacts().opened.find(name);
+  if (found != artifacts().opened.end()) return found->second;
+  std::filesystem::create_directories(artifacts().folder);
+  const std::filesystem::path out = artifacts().folder / (name + ".tandem");
   convert::Options options;
   options.quiet = true;
   convert::convert(source_folder(name), out, options);
-  return artifacts.opened.emplace(name, artifact::Artifact::open(out)).first->second;
+  return artifacts().opened.emplace(name, artifact::Artifact::open(out)).first->second;
 }
 
-Loaded::Loaded(const std::string& name, const model::LoadOptions& options, int64_t tokens)
-    : model_(model::Model::load(demo_artifact(name), pool_, options)),
+Reencoded reencoded_artifacts(reencode::MatrixForm form) {
+  const std::filesystem::path folder = artifacts().folder / reencode::form_name(form);
+  const std::filesystem::path encoded = folder / "encoded";
+  const std::filesystem::path decoded = folder / "decoded";
+  reencode::write_reencoded(source_folder("demo-dense"), form, encoded, decoded);
+  const auto open = [](const std::filesystem::path& source) {
+    std::filesystem::path out = source;
+    out += ".tandem";
+    convert::Options options;
+    options.quiet = true;
+    convert::convert(source, out, options);
+    return WrittenArtifact{source, artifact::Artifact::open(out)};
+  };
+  return {open(encoded), open(decoded)};
+}
+
+Loaded::Loaded(const artifact::Artifact& artifact, const model::LoadOptions& options, int64_t tokens)
+    : model_(model::Model::load(artifact, pool_, options)),
       sequences_(std::make_unique<context::SequencePool>(*model_, 2 * tokens, 2)) {}
 
 double largest_difference(const std::vector<float>& got, const std::vector<float>& want) {

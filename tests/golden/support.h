@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "context/sequence.h"
 #include "model/model.h"
+#include "tests/support/reencoded_checkpoint.h"
 
 namespace tandem::golden {
 
@@ -30,10 +31,23 @@ class Reference {
 // The artifact of a demo model, converted once a process into a temporary folder that is removed at its end.
 const artifact::Artifact& demo_artifact(const std::string& name);  // demo-dense, demo-flash, …-random
 
+// The artifact of a checkpoint that a test wrote, and the checkpoint's folder; both go with the process.
+struct WrittenArtifact {
+  std::filesystem::path source;
+  artifact::Artifact artifact;
+};
+// demo-dense with its matrices in a form, and with what they hold in FP32.
+struct Reencoded {
+  WrittenArtifact encoded, decoded;
+};
+Reencoded reencoded_artifacts(reencode::MatrixForm form);
+
 // A loaded model with room for one or two sequences.
 class Loaded {
  public:
-  Loaded(const std::string& name, const model::LoadOptions& options, int64_t tokens = 4096);
+  Loaded(const std::string& name, const model::LoadOptions& options, int64_t tokens = 4096)
+      : Loaded(demo_artifact(name), options, tokens) {}
+  Loaded(const artifact::Artifact& artifact, const model::LoadOptions& options, int64_t tokens = 4096);
   model::Model& model() { return *model_; }
   context::Sequence sequence() { return sequences_->create(); }
 
