@@ -25,27 +25,6 @@ constexpr int64_t kChunksPerThread = 4;  // evens out threads that start late or
 constexpr size_t kCacheLine = 64;
 constexpr size_t kMostCpus = 8192;
 
-// What is left of a lane's chunks: the run's number, one past the lane's last chunk, the next one to take. A thread
-// takes a chunk by advancing the ticket, so a thread that comes late for a run cannot take a chunk of the run after it.
-struct Ticket {
-  uint32_t run;
-  uint16_t end;
-  uint16_t next;
-};
-uint64_t pack(Ticket t) {
-  return static_cast<uint64_t>(t.run) << 32 | static_cast<uint64_t>(t.end) << 16 | t.next;
-}
-Ticket unpack(uint64_t bits) {
-  return {static_cast<uint32_t>(bits >> 32), static_cast<uint16_t>(bits >> 16), static_cast<uint16_t>(bits)};
-}
-
-// Each thread has a lane of chunks that it alone takes from until they run out, and others then help with: threads meet
-// on a cache line only where one helps another.
-struct Lane {
-  alignas(kCacheLine) std::atomic<uint64_t> ticket{0};
-  alignas(kCacheLine) std::atomic<uint64_t> finished{0};  // the run's number, and the chunks that its thread has done
-};
-
 // A refusal changes nothing but the speed.
 void bind_thread(std::thread& thread, const std::vector<int>& cpus) {
   cpu_set_t* const set = CPU_ALLOC(kMostCpus);
@@ -60,6 +39,28 @@ void bind_thread(std::thread& thread, const std::vector<int>& cpus) {
 }  // namespace
 
 struct WorkerPool::Shared {
+  // What is left of a lane's chunks: the run's number, one past the lane's last chunk, the next one to take. A thread
+  // takes a chunk by advancing the ticket, so a thread that comes late for a run cannot take a chunk of the run after
+  // it.
+  struct Ticket {
+    uint32_t run;
+    uint16_t end;
+    uint16_t next;
+  };
+  static uint64_t pack(Ticket t) {
+    return static_cast<uint64_t>(t.run) << 32 | static_cast<uint64_t>(t.end) << 16 | t.next;
+  }
+  static Ticket unpack(uint64_t bits) {
+    return {static_cast<uint32_t>(bits >> 32), static_cast<uint16_t>(bits >> 16), static_cast<uint16_t>(bits)};
+  }
+
+  // Each thread has a lane of chunks that it alone takes from until they run out, and others then help with: threads
+  // meet on a cache line only where one helps another.
+  struct Lane {
+    alignas(kCacheLine) std::atomic<uint64_t> ticket{0};
+    alignas(kCacheLine) std::atomic<uint64_t> finished{0};  // the run's number, and the chunks that its thread has done
+  };
+
   alignas(kCacheLine) std::atomic<uint32_t> run{0};  // number of the latest run
   // Of the latest run; read by whoever has taken one of its chunks.
   alignas(kCacheLine) int64_t count = 0;
@@ -147,7 +148,7 @@ struct WorkerPool::Shared {
 
 WorkerPool::WorkerPool(int threads) : shared_(std::make_unique<Shared>()) {
   if (threads <= 0) threads = default_threads();
-  shared_->lanes = std::vector<Lane>(static_cast<size_t>(threads));
+  shared_->lanes = std::vector<Shared::Lane>(static_cast<size_t>(threads));
   const std::vector<std::vector<int>> cores = cores_by_speed();
   const bool bind = threads < static_cast<int>(cores.size()) && usable_cores() == static_cast<int>(cores.size());
   for (int i = 1; i < threads; ++i) {
@@ -184,7 +185,8 @@ void WorkerPool::run(int64_t count, int64_t grain, const std::function<void(int6
   shared.body = &body;
   for (size_t lane = 0; lane < shared.lanes.size(); ++lane) {
     const int64_t chunks = shared.lane_begin(lane + 1) - shared.lane_begin(lane);
-    shared.lanes[lane].ticket.store(pack({number, static_cast<uint16_t>(chunks), 0}), std::memory_order_release);
+    shared.lanes[lane].ticket.store(Shared::pack({number, static_cast<uint16_t>(chunks), 0}),
+                                    std::memory_order_release);
   }
   shared.run.store(number, std::memory_order_seq_cst);
   if (shared.sleepers.load() > 0) {

@@ -18,6 +18,8 @@ class RecordingModel final : public model::Model {
   const model::Config& config() const override { return config_; }
   const model::StateLayout& state_layout() const override { return layout_; }
   int64_t weight_bytes() const override { return 0; }
+  void prefetch(const model::SequenceView&, std::span<const int32_t>) override {}
+  experts::NgramCounters ngram_counters() const override { return {}; }
   bool has_draft_head() const override { return false; }
   int64_t draft_width() const override { return 0; }
   void draft(const model::SequenceView&, const DraftRequest&, DraftOutput&) override {}

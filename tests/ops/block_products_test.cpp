@@ -9,6 +9,7 @@
 #include "numeric/int8_activation.h"
 #include "ops/expert_types.h"
 #include "ops/host/host_ops.h"
+#include "tests/ops/kernel_sets.h"
 #include "tests/ops/random_data.h"
 
 namespace tandem::ops::host {
@@ -16,12 +17,6 @@ namespace {
 
 constexpr ExpertFormat kBlockFormats[] = {ExpertFormat::kIq2s,  ExpertFormat::kIq3xxs, ExpertFormat::kIq3s,
                                           ExpertFormat::kIq4xs, ExpertFormat::kIq4nl,  ExpertFormat::kQ2_0};
-
-std::vector<const Kernels*> kernel_sets() {
-  std::vector<const Kernels*> sets = {avx2_kernels(), avx512_kernels(), avx512vbmi_kernels()};
-  std::erase(sets, nullptr);
-  return sets;
-}
 
 // Rows of random blocks, of every code; scales of all finite magnitudes or of moderate ones.
 std::vector<std::byte> random_blocks(RandomData& random, ExpertFormat format, int64_t rows, int64_t inputs,

@@ -19,12 +19,6 @@ float lane_sum(const float* x, const float* w, int64_t count) {
   return lanes[0];
 }
 
-std::vector<const Kernels*> kernel_sets() {
-  std::vector<const Kernels*> sets = {avx2_kernels()};
-  if (avx512_kernels() != nullptr) sets.push_back(avx512_kernels());
-  return sets;
-}
-
 class Quantised : public testing::TestWithParam<WeightFormat> {
  protected:
   // Inputs that the format can have: any, or multiples of 16.
