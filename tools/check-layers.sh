@@ -11,6 +11,7 @@ checkpoint base numeric
 artifact base numeric checkpoint
 convert base numeric checkpoint artifact model text
 text base
+synth base numeric checkpoint text
 device base
 ops base numeric device
 experts base numeric device ops artifact

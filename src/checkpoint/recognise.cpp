@@ -240,45 +240,64 @@ Recognised recognise(const Checkpoint& checkpoint) {
 
 namespace {
 
-void append(std::vector<ExpectedTensor>& out, std::vector<ExpectedTensor> tensors) {
-  for (ExpectedTensor& tensor : tensors) out.push_back(std::move(tensor));
+using Visit = std::function<void(FormTensor&& tensor)>;
+
+void visit_matrix(const Parameter& parameter, const Matrix& matrix, const MatrixFormat& format, const Visit& visit) {
+  for (ExpectedTensor& tensor : matrix_tensors(matrix.module, matrix.rows, matrix.inputs, format)) {
+    visit({parameter, format, matrix.rows, matrix.inputs, std::move(tensor)});
+  }
 }
 
-void append_experts(const Parameter& experts, const MatrixFormat& format, bool fused,
-                    std::vector<ExpectedTensor>& out) {
-  if (fused) return append(out, fused_tensors(experts, {Dtype::kBF16}));
-  for_each_expert_matrix(experts, [&](const Matrix& matrix) {
-    append(out, matrix_tensors(matrix.module, matrix.rows, matrix.inputs, format));
-  });
+void visit_experts(const Parameter& experts, const MatrixFormat& format, bool fused, const Visit& visit) {
+  if (!fused) {
+    for_each_expert_matrix(experts, [&](const Matrix& matrix) { visit_matrix(experts, matrix, format, visit); });
+    return;
+  }
+  for (ExpectedTensor& tensor : fused_tensors(experts, {Dtype::kBF16})) {
+    const int64_t rows = tensor.shapes[0][1];
+    const int64_t inputs = tensor.shapes[0][2];
+    visit({experts, {Format::kBF16}, rows, inputs, std::move(tensor)});
+  }
+}
+
+void visit_table(const Parameter& table, bool fp8, const Visit& visit) {
+  const MatrixFormat format{fp8 ? Format::kFp8Tensor : Format::kBF16};
+  for (int64_t part = 0; part < table.shape[0]; ++part) {
+    visit({table, format, table.shape[1], table.shape[2],
+           table_part(table, part, fp8 ? DtypeSet{Dtype::kF8E4M3} : DtypeSet{Dtype::kBF16})});
+  }
+  if (fp8) visit({table, format, 0, 0, table_scale(table)});
 }
 
 }  // namespace
 
-std::vector<ExpectedTensor> expected_tensors(const base::Json& config, const Form& form, const std::string& source) {
-  std::vector<ExpectedTensor> out;
-  for (const Parameter& parameter : read_architecture(config, source).parameters) {
+void for_each_tensor(const Architecture& architecture, const Form& form, const Visit& visit) {
+  for (const Parameter& parameter : architecture.parameters) {
     const bool draft = parameter.group == Group::kDraftExperts;
     switch (parameter.kind) {
       case ParameterKind::kPlain:
       case ParameterKind::kInteger:
-        out.push_back(single_tensor(parameter));
+        visit({parameter, {Format::kBF16}, 0, 0, single_tensor(parameter)});
         break;
       case ParameterKind::kMatrix:
-        append(out, matrix_tensors(parameter.name, parameter.shape[0], parameter.shape[1], {Format::kBF16}));
+        visit_matrix(parameter, {parameter.name, parameter.shape[0], parameter.shape[1]},
+                     form.matrix == nullptr ? MatrixFormat{} : form.matrix(parameter), visit);
         break;
       case ParameterKind::kExperts:
-        append_experts(parameter, draft ? form.draft_experts : form.experts, draft ? form.draft_fused : form.fused,
-                       out);
+        visit_experts(parameter, draft ? form.draft_experts : form.experts, draft ? form.draft_fused : form.fused,
+                      visit);
         break;
       case ParameterKind::kTable:
-        for (int64_t part = 0; part < parameter.shape[0]; ++part) {
-          out.push_back(
-              table_part(parameter, part, form.table_fp8 ? DtypeSet{Dtype::kF8E4M3} : DtypeSet{Dtype::kBF16}));
-        }
-        if (form.table_fp8) out.push_back(table_scale(parameter));
+        visit_table(parameter, form.table_fp8, visit);
         break;
     }
   }
+}
+
+std::vector<ExpectedTensor> expected_tensors(const base::Json& config, const Form& form, const std::string& source) {
+  std::vector<ExpectedTensor> out;
+  for_each_tensor(read_architecture(config, source), form,
+                  [&out](FormTensor&& tensor) { out.push_back(std::move(tensor.tensor)); });
   return out;
 }
 

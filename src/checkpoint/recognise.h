@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct Form {
   MatrixFormat draft_experts;
   bool draft_fused = false;
   bool table_fp8 = false;
+  // How a matrix that is no expert's is stored; null: all in BF16.
+  MatrixFormat (*matrix)(const Parameter& matrix) = nullptr;
 };
 inline constexpr Form kFormBf16 = {
     .experts = {}, .fused = true, .draft_experts = {}, .draft_fused = true, .table_fp8 = false};
@@ -62,7 +65,20 @@ inline constexpr Form kFormNvfp4 = {.experts = {Format::kNvfp4Modelopt},
                                     .draft_fused = false,
                                     .table_fp8 = true};
 
-// Every tensor that a checkpoint with this config has in this form; all other matrices in BF16.
+// One tensor of a form, with the parameter that it is a part of and the format that it is stored in (BF16 for those of
+// no matrix). Of an expert's matrix [rows, inputs] are its own.
+struct FormTensor {
+  const Parameter& parameter;
+  MatrixFormat format;
+  int64_t rows = 0;  // of the matrix, 0 where the tensor belongs to none
+  int64_t inputs = 0;
+  ExpectedTensor tensor;
+};
+// Calls `visit` for every tensor that a model has in a form, parameter by parameter. Optional tensors are among them.
+void for_each_tensor(const Architecture& architecture, const Form& form,
+                     const std::function<void(FormTensor&& tensor)>& visit);
+
+// Every tensor that a checkpoint with this config has in this form.
 std::vector<ExpectedTensor> expected_tensors(const base::Json& config, const Form& form, const std::string& source);
 
 }  // namespace tandem::checkpoint

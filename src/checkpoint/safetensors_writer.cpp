@@ -1,5 +1,6 @@
 #include "checkpoint/safetensors_writer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fmt/format.h>
 #include <system_error>
@@ -13,33 +14,38 @@
 namespace tandem::checkpoint {
 namespace {
 
-uint64_t expected_bytes(const TensorData& tensor) {
-  uint64_t bits = static_cast<uint64_t>(dtype_bits(tensor.dtype));
-  for (const int64_t dimension : tensor.shape) bits *= static_cast<uint64_t>(dimension);
-  return bits / 8;
-}
-
 // The length of the header in 8 bytes, and the header, padded with blanks so that the data begins at a multiple of 8.
-std::string make_header(std::span<const TensorData> tensors, const std::map<std::string, std::string>& metadata) {
-  base::Json header = base::Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+std::string make_header(std::span<const TensorSpec> tensors, const std::map<std::string, std::string>& metadata) {
+  // Joined by hand: an ordered object looks through all its keys for every new one, and there are tens of thousands.
+  std::string text = "{";
+  if (!metadata.empty()) text += "\"__metadata__\":" + base::Json(metadata).dump() + ",";
   uint64_t offset = 0;
   for (const auto& tensor : tensors) {
-    if (tensor.bytes.size() != expected_bytes(tensor)) {
-      base::internal_error("safetensors", "'{}' has {} bytes, its shape asks for {}", tensor.name, tensor.bytes.size(),
-                           expected_bytes(tensor));
-    }
-    header[tensor.name] = {{"dtype", dtype_name(tensor.dtype)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-    offset += tensor.bytes.size();
+    const uint64_t end = offset + tensor.bytes();
+    const base::Json entry = {
+        {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    text += base::Json(tensor.name).dump() + ":" + entry.dump() + ",";
+    offset = end;
   }
-  std::string text = header.dump();
+  if (text.back() == ',') text.pop_back();
+  text += "}";
   text.resize(base::round_up(text.size(), 8), ' ');
   const uint64_t length = text.size();
   std::string bytes(sizeof length, '\0');
   std::memcpy(bytes.data(), &length, sizeof length);
   return bytes + text;
+}
+
+std::vector<TensorSpec> specs_of(std::span<const TensorData> tensors) {
+  std::vector<TensorSpec> specs;
+  for (const TensorData& tensor : tensors) {
+    const TensorSpec& spec = specs.emplace_back(TensorSpec{tensor.name, tensor.dtype, tensor.shape});
+    if (tensor.bytes.size() != spec.bytes()) {
+      base::internal_error("safetensors", "'{}' has {} bytes, its shape asks for {}", tensor.name, tensor.bytes.size(),
+                           spec.bytes());
+    }
+  }
+  return specs;
 }
 
 void write_all(const std::filesystem::path& path, const std::string& header, std::span<const TensorData> tensors) {
@@ -57,7 +63,7 @@ void write_all(const std::filesystem::path& path, const std::string& header, std
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorData> tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const std::string header = make_header(tensors, metadata);
+  const std::string header = make_header(specs_of(tensors), metadata);
   uint64_t bytes = header.size();
   for (const auto& tensor : tensors) bytes += tensor.bytes.size();
   const uint64_t room = base::free_disk_bytes(path);
@@ -78,6 +84,33 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
     std::filesystem::remove(partial, ignored);
     throw;
   }
+}
+
+uint64_t TensorSpec::bytes() const {
+  auto bits = static_cast<uint64_t>(dtype_bits(dtype));
+  for (const int64_t dimension : shape) bits *= static_cast<uint64_t>(dimension);
+  return bits / 8;
+}
+
+uint64_t stream_safetensors(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
+                            const TensorFill& fill, const std::map<std::string, std::string>& metadata) {
+  base::File file = base::File::open_write(path);
+  file.truncate(0);
+  const std::string header = make_header(tensors, metadata);
+  file.write_at(0, std::as_bytes(std::span(header)));
+  uint64_t at = header.size();
+  std::vector<std::byte> piece;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t bytes = tensors[i].bytes();
+    for (uint64_t offset = 0; offset < bytes; offset += piece.size()) {
+      piece.resize(std::min(bytes - offset, kPieceBytes));
+      fill(i, offset, piece);
+      file.write_at(at + offset, piece);
+    }
+    at += bytes;
+  }
+  file.sync();
+  return at;
 }
 
 }  // namespace tandem::checkpoint

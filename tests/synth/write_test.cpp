@@ -1,0 +1,216 @@
+#include "synth/write.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <iterator>
+#include <map>
+
+#include "artifact/artifact.h"
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/recognise.h"
+#include "context/sequence.h"
+#include "convert/convert.h"
+#include "convert/verify.h"
+#include "synth/tokenizer.h"
+#include "tests/artifact/temp_folder.h"
+#include "text/tokenizer.h"
+
+namespace tandem::synth {
+namespace {
+
+namespace fs = std::filesystem;
+
+WriteResult write(const Settings& settings, const fs::path& out, WriteOptions options = {}) {
+  options.quiet = true;
+  return write_checkpoint(Model(settings), out, options);
+}
+
+WriteOptions forced() {
+  WriteOptions options;
+  options.force = true;
+  return options;
+}
+
+Settings tiny(const std::string& form) {
+  Settings settings;
+  settings.form = form;
+  return settings;
+}
+
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    files[entry.path().filename()] = {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  return files;
+}
+
+struct Answer {
+  std::vector<float> logits;
+  std::vector<int32_t> router_ids;
+};
+Answer answer(const fs::path& artifact_folder, std::span<const int32_t> tokens) {
+  const auto artifact = artifact::Artifact::open(artifact_folder);
+  base::WorkerPool pool(2);
+  const auto model = model::Model::load(artifact, pool, {});
+  context::SequencePool sequences(*model, 256, 1);
+  auto sequence = sequences.create();
+  model::ForwardRequest request;
+  request.logits = static_cast<int64_t>(tokens.size());
+  request.routing = true;
+  model::ForwardOutput output;
+  sequence.forward(tokens, request, output);
+  return {std::move(output.logits), std::move(output.router_ids)};
+}
+
+class EveryForm : public ::testing::TestWithParam<NamedForm> {};
+
+INSTANTIATE_TEST_SUITE_P(Forms, EveryForm, ::testing::ValuesIn(forms().begin(), forms().end()), [](const auto& form) {
+  std::string name = form.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST_P(EveryForm, IsRecognisedConvertsVerifiesAndAnswers) {
+  const testing::TempFolder folder;
+  const auto written = write(tiny(GetParam().name), folder / "checkpoint");
+  EXPECT_GE(written.shards, 2U);
+  const auto opened = checkpoint::Checkpoint::open(folder / "checkpoint");
+  const auto recognised = checkpoint::recognise(opened);
+  EXPECT_EQ(recognised.family, GetParam().family);
+  EXPECT_EQ(recognised.tensors, written.tensors);
+  EXPECT_EQ(recognised.bytes, written.bytes);
+  EXPECT_TRUE(recognised.has_draft_head);
+
+  convert::Options options;
+  options.quiet = true;
+  try {
+    convert::convert(folder / "checkpoint", folder / "a.tandem", options);
+  } catch (const base::Error& error) {
+    ASSERT_EQ(error.kind(), base::ErrorKind::kBadInput) << error.what();
+    // What an artifact does not hold yet is told so; what it holds must convert.
+    const std::string name = GetParam().name;
+    ASSERT_FALSE(name.starts_with("flash-") || name == "27b-bf16") << error.what();
+    GTEST_SKIP() << "is not converted yet: " << error.what();
+  }
+  const auto verified = convert::verify(artifact::Artifact::open(folder / "a.tandem"), folder / "checkpoint", true);
+  EXPECT_TRUE(verified.holds()) << (verified.faults.empty() ? "" : verified.faults.front());
+  EXPECT_EQ(verified.tensors, written.tensors);
+  const std::vector<int32_t> tokens = {1, 500, 77, 77, 1200, 3, 2000, 1999};
+  Answer result;
+  try {
+    result = answer(folder / "a.tandem", tokens);
+  } catch (const base::Error& error) {
+    const std::string name = GetParam().name;
+    ASSERT_FALSE(name.starts_with("flash-") || name == "27b-bf16") << error.what();
+    GTEST_SKIP() << "is not computed yet: " << error.what();
+  }
+  ASSERT_EQ(result.logits.size(), tokens.size() * 2048);
+  double squares = 0;
+  for (const float logit : result.logits) {
+    ASSERT_TRUE(std::isfinite(logit));
+    squares += static_cast<double>(logit) * logit;
+  }
+  const double spread = std::sqrt(squares / static_cast<double>(result.logits.size()));
+  EXPECT_GT(spread, 0.1);
+  EXPECT_LT(spread, 10);
+}
+
+TEST(Write, TheSameSeedMakesTheSameBytes) {
+  const testing::TempFolder folder;
+  Settings settings = tiny("flash-nvfp4");
+  settings.router_skew = 1;
+  settings.locality = 0.5;
+  write(settings, folder / "a");
+  write(settings, folder / "b");
+  EXPECT_EQ(contents(folder / "a"), contents(folder / "b"));
+  settings.seed = 2;
+  write(settings, folder / "c");
+  const auto a = contents(folder / "a");
+  const auto c = contents(folder / "c");
+  for (const auto& [name, text] : a) {
+    EXPECT_EQ(text == c.at(name), !name.ends_with(".safetensors")) << name;
+  }
+}
+
+TEST(Write, SkewMakesSomeExpertsPopular) {
+  const testing::TempFolder folder;
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 128; ++i) tokens.push_back(i * 13 + 5);
+  std::map<double, int> most;
+  for (const double skew : {0.0, 2.0}) {
+    Settings settings = tiny("flash-bf16");
+    settings.router_skew = skew;
+    write(settings, folder / "checkpoint", forced());
+    convert::Options options;
+    options.quiet = true;
+    options.force = true;
+    convert::convert(folder / "checkpoint", folder / "a.tandem", options);
+    std::map<int32_t, int> counts;
+    const auto ids = answer(folder / "a.tandem", tokens).router_ids;
+    // Of the first layer, whose router sees little but the embedding.
+    for (size_t i = 0; i < tokens.size() * 4; ++i) ++counts[ids[i]];
+    for (const auto& [id, count] : counts) most[skew] = std::max(most[skew], count);
+    EXPECT_LE(counts.size(), 16U);
+  }
+  EXPECT_GT(most[2.0], most[0.0] * 5 / 4);
+}
+
+TEST(Write, ItsTokenizerWritesAnyTextAndHasTheConfigsIds) {
+  for (const int64_t vocab : {300, 2048, 40000}) {
+    const auto tokenizer = text::Tokenizer::from_json(tokenizer_json(vocab), "synthetic");
+    EXPECT_EQ(tokenizer.size(), vocab);
+    const std::string text = "Hello wörld, the quick 狐\n\t42!";
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, text::AddedTokens::kPlain), false), text);
+  }
+  EXPECT_THROW(tokenizer_json(200), base::Error);
+}
+
+TEST(Write, LeavesWhatIsThereUnlessForced) {
+  const testing::TempFolder folder;
+  write(tiny("27b-bf16"), folder / "a");
+  EXPECT_THROW(write(tiny("27b-bf16"), folder / "a"), base::Error);
+  write(tiny("flash-bf16"), folder / "a", forced());
+  EXPECT_EQ(checkpoint::recognise(checkpoint::Checkpoint::open(folder / "a")).family, "qwen4_exp");
+  fs::create_directories(folder / "mine");
+  EXPECT_THROW(write(tiny("27b-bf16"), folder / "mine", forced()), base::Error) << "it is no checkpoint";
+}
+
+TEST(Write, LeavesNothingBehindWhereItIsInterrupted) {
+  const testing::TempFolder folder;
+  int pieces = 0;
+  WriteOptions options;
+  options.quiet = true;
+  options.stop = [&] { return ++pieces > 20; };
+  try {
+    write_checkpoint(Model(tiny("flash-nvfp4")), folder / "a", options);
+    FAIL() << "it was not interrupted";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.kind(), base::ErrorKind::kCancelled);
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(Write, RefusesWhatTheDiskCannotHoldBeforeItWrites) {
+  const testing::TempFolder folder;
+  Settings settings = tiny("27b-bf16");
+  settings.scale = Scale::kFull;
+  settings.sizes.layers = 1000;
+  settings.sizes.hidden = 32768;
+  settings.sizes.inner = 1 << 20;
+  try {
+    write(settings, folder / "a");
+    FAIL() << "a disk of 200 TB?";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.kind(), base::ErrorKind::kUnavailable);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the disk has"));
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+}  // namespace
+}  // namespace tandem::synth
