@@ -7,6 +7,7 @@
 #include "artifact/artifact.h"
 #include "base/error.h"
 #include "bench_experts.h"
+#include "bench_ngram.h"
 #include "bench_report.h"
 #include "ceilings.h"
 #include "commands.h"
@@ -137,6 +138,7 @@ void add_bench(CLI::App& app) {
   command->require_subcommand(1);
   add_host(*command);
   add_bench_experts(*command);
+  add_bench_ngram(*command);
 }
 
 }  // namespace tandem::app

@@ -51,6 +51,7 @@ void define(CLI::App& app, std::string& log_level) {
   add_score(app);
   add_serve(app);
   add_bench(app);
+  add_synth(app);
   add_options(app);
   let_settings_stand_anywhere(app);
   add_config_file(app);

@@ -4,6 +4,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "base/units.h"
+
 namespace tandem::app {
 namespace {
 
@@ -34,6 +36,17 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, T& value, co
 }
 
 }  // namespace
+
+CLI::Option* add_size(CLI::App& command, const std::string& name, uint64_t& bytes, const std::string& help) {
+  const auto assign = [&bytes, name](const std::string& given) {
+    const auto parsed = base::parse_bytes(given);
+    if (!parsed) throw CLI::ValidationError(name, "'" + given + "' is no size such as 500MiB or 4GiB");
+    bytes = *parsed;
+  };
+  return command.add_option_function<std::string>(name, assign, help)
+      ->type_name("SIZE")
+      ->default_str(base::format_bytes(bytes).erase(base::format_bytes(bytes).find(' '), 1));
+}
 
 CLI::Option* setting(CLI::Option* option) {
   std::string variable = "TANDEM_";
@@ -70,6 +83,9 @@ void add_machine_options(CLI::App& command, engine::EngineOptions& options) {
       ->group(kMachine);
   setting(add_choice(command, "--activations", options.load.activations, "Inputs of matrix products",
                      {{"f32", model::Activations::kF32}, {"bf16", model::Activations::kBF16}}))
+      ->group(kMachine);
+  setting(add_size(command, "--ngram-cache", options.load.ngram.cache_bytes,
+                   "Memory for rows of the n-gram table, which is read from disk, as 256MiB"))
       ->group(kMachine);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 
 #include "engine/engine.h"
@@ -19,6 +20,9 @@ namespace tandem::app {
 CLI::Option* setting(CLI::Option* option);
 // An option that belongs to one call and is not read from the environment or the file.
 CLI::Option* per_call(CLI::Option* option);
+
+// An option whose value is a number of bytes, as 500MiB; `bytes` holds the default.
+CLI::Option* add_size(CLI::App& command, const std::string& name, uint64_t& bytes, const std::string& help);
 
 // MODEL and the machine options.
 void add_model_options(CLI::App& command, engine::EngineOptions& options);
