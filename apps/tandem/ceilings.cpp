@@ -32,17 +32,6 @@ std::vector<double> time_rounds(int rounds, const std::function<void()>& body) {
   return seconds;
 }
 
-uint64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  uint64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE)) / 2;
-}
-
 // Written in full, so that every page is the process's own.
 device::Buffer make_buffer(base::WorkerPool& pool, uint64_t bytes) {
   device::Buffer buffer(static_cast<int64_t>(bytes));
@@ -111,8 +100,19 @@ constexpr int64_t kDepth = 256;  // of the product: panels of 6 and 32 columns s
 
 }  // namespace
 
+uint64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib >> unit) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE)) / 2;
+}
+
 uint64_t ceiling_buffer_bytes() {
-  const uint64_t quarter = available_memory() / 4;
+  const uint64_t quarter = available_memory_bytes() / 4;
   return std::clamp(quarter / kMiB * kMiB, 2 * kMiB, 2048 * kMiB);
 }
 

@@ -17,6 +17,9 @@ struct Ceiling {
   std::vector<double> seconds;
 };
 
+// What the kernel says can be had without swapping.
+uint64_t available_memory_bytes();
+
 // Memory is measured over this many bytes: more than any cache holds, at most a quarter of what is available.
 uint64_t ceiling_buffer_bytes();
 

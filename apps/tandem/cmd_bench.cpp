@@ -6,6 +6,7 @@
 
 #include "artifact/artifact.h"
 #include "base/error.h"
+#include "bench_decode.h"
 #include "bench_experts.h"
 #include "bench_ngram.h"
 #include "bench_report.h"
@@ -139,6 +140,7 @@ void add_bench(CLI::App& app) {
   add_host(*command);
   add_bench_experts(*command);
   add_bench_ngram(*command);
+  add_bench_decode(*command);
 }
 
 }  // namespace tandem::app

@@ -50,10 +50,29 @@ Artifact Artifact::open(const std::filesystem::path& folder) {
   std::sort(artifact.objects_.begin(), artifact.objects_.end(), [](const Object& a, const Object& b) {
     return std::tie(a.part, a.offset, a.bytes) < std::tie(b.part, b.offset, b.bytes);
   });
-  for (uint32_t i = 0; i < artifact.objects_.size(); ++i) artifact.by_name_.emplace(artifact.objects_[i].name, i);
+  artifact.index_names();
   artifact.open_parts(directory.part_bytes);
   artifact.read_texts();
   return artifact;
+}
+
+Artifact Artifact::generated(const std::string& label, std::vector<Object> objects, std::vector<base::File> parts,
+                             Read read) {
+  Artifact artifact;
+  artifact.folder_ = label;
+  artifact.objects_ = std::move(objects);
+  for (base::File& file : parts) {
+    const uint64_t bytes = file.size();
+    artifact.parts_.push_back({.file = std::move(file), .state = {.bytes = bytes}});
+  }
+  artifact.generate_ = std::move(read);
+  artifact.index_names();
+  artifact.read_texts();
+  return artifact;
+}
+
+void Artifact::index_names() {
+  for (uint32_t i = 0; i < objects_.size(); ++i) by_name_.emplace(objects_[i].name, i);
 }
 
 Artifact::FileState Artifact::state_of(const std::filesystem::path& path) {
@@ -117,12 +136,14 @@ void Artifact::read(const Object& object, uint64_t offset, std::span<std::byte> 
     bad_input(folder_.string(), "bytes {} to {} of {} were to be read, which has {}", offset, offset + out.size(),
               object.name, object.bytes);
   }
+  if (generate_) return generate_(object, offset, out);
   parts_[object.part].file.read_at(object.offset + offset, out);
 }
 
 std::vector<std::byte> Artifact::read(const Object& object) const {
   std::vector<std::byte> bytes(object.bytes);
   read(object, 0, bytes);
+  if (generate_) return bytes;
   const std::string checksum = base::xxh3_128_hex(bytes);
   if (checksum != object.xxh3_128) {
     bad_input(parts_[object.part].file.path().string(),
@@ -133,6 +154,7 @@ std::vector<std::byte> Artifact::read(const Object& object) const {
 }
 
 void Artifact::check_unchanged() const {
+  if (generate_) return;
   for (const Part& part : parts_) {
     const FileState now = state_of(part.file.path());
     if (now != part.state) {

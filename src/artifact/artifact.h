@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -30,6 +31,13 @@ class Artifact {
   // Checks the directory (artifact/directory.h), the sizes of the parts and the checksums of the texts. Weights are
   // not read. Throws base::Error{kBadInput} with the path and the figures.
   static Artifact open(const std::filesystem::path& folder);
+
+  // An artifact without a folder: objects whose bytes `read` makes when they are asked for, from any thread. Their
+  // checksums are not compared. Rows of n-gram tables are read from `parts`, as the objects' places say. `label` stands
+  // for the folder in messages.
+  using Read = std::function<void(const Object& object, uint64_t offset, std::span<std::byte> out)>;
+  static Artifact generated(const std::string& label, std::vector<Object> objects, std::vector<base::File> parts,
+                            Read read);
 
   const std::filesystem::path& folder() const { return folder_; }
   int format_version() const { return format_version_; }
@@ -71,6 +79,7 @@ class Artifact {
   static FileState state_of(const std::filesystem::path& path);
   void open_parts(const std::vector<uint64_t>& bytes);
   void read_texts();
+  void index_names();
 
   std::filesystem::path folder_;
   int format_version_ = 0;
@@ -80,6 +89,7 @@ class Artifact {
   std::map<std::string, std::string, std::less<>> texts_;
   base::Json config_, generation_config_, provenance_;
   std::string chat_template_;
+  Read generate_;  // empty where there are files
 };
 
 }  // namespace tandem::artifact

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -50,6 +51,15 @@ File File::open_write(const std::filesystem::path& path) {
   File file;
   file.fd_ = open_or_fail(path, O_RDWR | O_CREAT);
   file.path_ = path;
+  return file;
+}
+
+File File::in_memory(const std::string& label, uint64_t bytes) {
+  File file;
+  file.path_ = label;
+  file.fd_ = ::memfd_create("tandem", MFD_CLOEXEC);
+  if (file.fd_ < 0) fail(file.path_, "cannot make a file in memory");
+  file.truncate(bytes);
   return file;
 }
 

@@ -19,6 +19,9 @@ class File {
   // Opens for reading and writing; creates where absent, keeps what is there.
   static File open_write(const std::filesystem::path& path);
 
+  // A file of this size in memory, without a name on any disk; `label` stands for its path in messages.
+  static File in_memory(const std::string& label, uint64_t bytes);
+
   // The same file (not the one that may stand under its name by now), opened for reads past the page cache; nothing
   // where the file system refuses. Such reads need offset, length and address at multiples of the device's block,
   // for which 4096 serves.

@@ -167,6 +167,24 @@ void Checkpoint::read_config() {
   if (!quantization_.is_object()) base::bad_input(side.string(), "lacks the object \"quantization\"");
 }
 
+Checkpoint Checkpoint::generated(const std::string& label, base::Json config, std::vector<Tensor> tensors, Read read) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = label;
+  checkpoint.config_ = std::move(config);
+  checkpoint.quantization_ = base::json_member(checkpoint.config_, "quantization_config");
+  checkpoint.tensors_ = std::move(tensors);
+  checkpoint.generate_ = std::move(read);
+  uint64_t offset = 0;
+  for (Tensor& tensor : checkpoint.tensors_) {
+    tensor.shard = 0;
+    tensor.offset = offset;
+    offset += tensor.bytes;
+  }
+  checkpoint.shards_.push_back({.path = label, .bytes = offset, .data_offset = 0, .modified = {}});
+  checkpoint.index_names();
+  return checkpoint;
+}
+
 const Tensor* Checkpoint::find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
@@ -184,6 +202,7 @@ void Checkpoint::read(const Tensor& tensor, uint64_t offset, std::span<std::byte
                          "bytes {} to {} were to be read of tensor {}, which has {}", offset, offset + out.size(),
                          tensor.name, tensor.bytes);
   }
+  if (generate_) return generate_(tensor, offset, out);
   files_[tensor.shard].read_at(tensor.offset + offset, out);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,11 @@ class Checkpoint {
   // `path` is a folder with config.json and model.safetensors or model.safetensors.index.json with its shards, or one
   // .safetensors file (then there is no config). Throws base::Error{kBadInput} that names file, tensor and figures.
   static Checkpoint open(const std::filesystem::path& path);
+
+  // A checkpoint without files: `tensors` (shard and offset are set here) in one shard, their bytes made by `read` when
+  // they are asked for. `label` stands for the folder in messages. Throws where two tensors have one name.
+  using Read = std::function<void(const Tensor& tensor, uint64_t offset, std::span<std::byte> out)>;
+  static Checkpoint generated(const std::string& label, base::Json config, std::vector<Tensor> tensors, Read read);
 
   Checkpoint(Checkpoint&&) noexcept = default;
   Checkpoint& operator=(Checkpoint&&) noexcept = default;
@@ -77,6 +83,7 @@ class Checkpoint {
   std::unordered_map<std::string_view, uint32_t> by_name_;  // keys point into tensors_
   base::Json config_;
   base::Json quantization_;
+  Read generate_;  // empty where there are files
 };
 
 }  // namespace tandem::checkpoint

@@ -8,6 +8,7 @@
 #include <optional>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -39,7 +40,13 @@ class UringFetcher final : public RowFetcher {
       reason = fmt::format("no eventfd: {}", std::strerror(errno));
       return false;
     }
-    const int refused = io_uring_queue_init(static_cast<unsigned>(depth_) + 1, &ring_, 0);
+    // Completions are then taken in where the ring's own thread waits for them, and interrupt it nowhere else; kernels
+    // before 6.1 do not know how. Such a ring belongs to the thread that enables it.
+    const auto entries = static_cast<unsigned>(depth_) + 1;
+    int refused = io_uring_queue_init(
+        entries, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED);
+    must_enable_ = refused == 0;
+    if (refused == -EINVAL) refused = io_uring_queue_init(entries, &ring_, 0);
     if (refused < 0) {
       reason = fmt::format("the kernel refuses a ring: {}", std::strerror(-refused));
       return false;
@@ -73,6 +80,11 @@ class UringFetcher final : public RowFetcher {
 
  private:
   void run() {
+    // By the call itself: liburing 2.3 declares its function for this and does not export it.
+    if (must_enable_ &&
+        ::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) < 0) {
+      return give_up(-errno);
+    }
     watch_event();
     while (!store_.stopped() || busy() > 0) {
       submit_wanted();
@@ -173,6 +185,7 @@ class UringFetcher final : public RowFetcher {
   device::Buffer staging_;
   io_uring ring_{};
   bool has_ring_ = false;
+  bool must_enable_ = false;
   int event_ = -1;
   // Of the ring's thread alone.
   std::vector<RowStore::Wanted> flights_;  // by their block of the staging memory

@@ -163,6 +163,20 @@ void apply(const Sizes& sizes, Json& text) {
   if (sizes.layers) text.erase("layer_types");
 }
 
+// What the formats and the kernels cut a model by.
+void require_whole(const Json& text) {
+  const auto multiple = [&text](const char* key, int64_t of) {
+    const int64_t value = base::json_int(text, key, of, "config.json");
+    if (value < 1 || value % of != 0) base::bad_input("config.json", "\"{}\" is {}, no multiple of {}", key, value, of);
+  };
+  multiple("hidden_size", 128);
+  multiple("intermediate_size", 64);
+  multiple("moe_intermediate_size", 64);
+  const int64_t experts = base::json_int(text, "num_experts", 1, "config.json");
+  const int64_t top_k = base::json_int(text, "num_experts_per_tok", 1, "config.json");
+  if (top_k < 1 || top_k > experts) base::bad_input("config.json", "{} of {} experts cannot be used", top_k, experts);
+}
+
 // quantization_config, as the publisher of the form writes it.
 Json quantization_of(const NamedForm& form, const Json& text) {
   const std::string name = form.name;
@@ -257,6 +271,7 @@ Json make_config(const NamedForm& form, Scale scale, const Sizes& sizes, const J
   }
   // References into an ordered object end where a key is added to it.
   apply(sizes, config["text_config"]);
+  require_whole(config["text_config"]);
   if (base.is_null()) {
     set_token_ids(config);
     if (config["text_config"].contains("ple_embed_dim") && sizes.hidden) {

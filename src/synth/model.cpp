@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -221,6 +223,22 @@ std::vector<int64_t> Model::integers(const std::string& name, int64_t count) con
 
 void Model::make(size_t tensor, uint64_t offset, std::span<std::byte> out) const {
   filler_.make(plans_[tensor], keys_[tensor], offset, out);
+}
+
+checkpoint::Checkpoint checkpoint_of(std::shared_ptr<const Model> model) {
+  std::vector<checkpoint::Tensor> tensors;
+  std::unordered_map<std::string, size_t> index;
+  for (const checkpoint::TensorSpec& spec : model->tensors()) {
+    index.emplace(spec.name, tensors.size());
+    tensors.push_back({.name = spec.name, .dtype = spec.dtype, .shape = spec.shape, .bytes = spec.bytes()});
+  }
+  base::Json config = model->config();
+  return checkpoint::Checkpoint::generated(
+      "the synthetic model", std::move(config), std::move(tensors),
+      [model = std::move(model), index = std::move(index)](const checkpoint::Tensor& tensor, uint64_t offset,
+                                                           std::span<std::byte> out) {
+        model->make(index.at(tensor.name), offset, out);
+      });
 }
 
 }  // namespace tandem::synth

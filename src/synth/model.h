@@ -7,11 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors_writer.h"
 #include "synth/filler.h"
 #include "synth/forms.h"
@@ -63,5 +65,8 @@ class Model {
   uint64_t bytes_ = 0;
   Filler filler_;
 };
+
+// The model as a checkpoint without files, whose tensors are made when they are read.
+checkpoint::Checkpoint checkpoint_of(std::shared_ptr<const Model> model);
 
 }  // namespace tandem::synth
