@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "commands.h"
+#include "inspect_gguf.h"
 
 namespace tandem::app {
 
@@ -132,6 +133,9 @@ struct InspectArguments {
 };
 
 void run_inspect(const InspectArguments& arguments) {
+  if (arguments.artifact.ends_with(".gguf")) {
+    return inspect_gguf(arguments.artifact, arguments.json, arguments.objects);
+  }
   const Artifact artifact = Artifact::open(arguments.artifact);
   if (arguments.json) {
     print_json(artifact, arguments.objects);
@@ -143,11 +147,12 @@ void run_inspect(const InspectArguments& arguments) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand("inspect", "Tell what an artifact holds and where it came from");
+  CLI::App& command =
+      *app.add_subcommand("inspect", "Tell what an artifact holds and where it came from, or what is in a GGUF file");
   const auto arguments = std::make_shared<InspectArguments>();
-  command.add_option("artifact", arguments->artifact, "Folder of the artifact")->required();
+  command.add_option("artifact", arguments->artifact, "Folder of the artifact, or a .gguf file")->required();
   command.add_flag("--json", arguments->json, "Print the answer as JSON");
-  command.add_flag("--objects", arguments->objects, "Also list every object");
+  command.add_flag("--objects", arguments->objects, "Also list every object or tensor");
   command.callback([arguments] { run_inspect(*arguments); });
 }
 

@@ -16,6 +16,8 @@ struct GgufTypeRow {
   size_t bytes;
 };
 
+constexpr uint64_t kMaxSigned = std::numeric_limits<int64_t>::max();
+
 // In the order of the ids.
 constexpr std::array<GgufTypeRow, kGgufTypes> kGgufTypeRows = {{{"u8", 1},
                                                                 {"i8", 1},
@@ -132,6 +134,13 @@ uint64_t GgufMetadata::unsigned_integer(std::string_view key) const {
   return integer->bits;
 }
 
+int64_t GgufMetadata::integer(std::string_view key) const {
+  const GgufValue& value = at(key);
+  const std::optional<Integer> integer = value.is_array ? std::nullopt : integer_at(value, 0);
+  if (!integer || (!integer->negative && integer->bits > kMaxSigned)) wrong_kind(key, value, "a whole number");
+  return static_cast<int64_t>(integer->bits);
+}
+
 double GgufMetadata::number(std::string_view key) const {
   const GgufValue& value = at(key);
   if (value.is_array) wrong_kind(key, value, "a number");
@@ -159,7 +168,7 @@ std::vector<int64_t> GgufMetadata::integers(std::string_view key) const {
   for (size_t i = 0; i < value.count; ++i) {
     const std::optional<Integer> integer = integer_at(value, i);
     if (!integer) wrong_kind(key, value, "an array of integers");
-    if (!integer->negative && integer->bits > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    if (!integer->negative && integer->bits > kMaxSigned) {
       base::bad_input(source_, "{} holds {}, which is too large", key, integer->bits);
     }
     out.push_back(static_cast<int64_t>(integer->bits));

@@ -57,6 +57,7 @@ class GgufMetadata {
   const GgufValue& at(std::string_view key) const;
 
   uint64_t unsigned_integer(std::string_view key) const;
+  int64_t integer(std::string_view key) const;
   double number(std::string_view key) const;  // an integer or a float; integers beyond 2^53 are rounded
   bool boolean(std::string_view key) const;
   const std::string& string(std::string_view key) const;

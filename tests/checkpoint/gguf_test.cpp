@@ -145,6 +145,11 @@ TEST(GgufMetadata, GivesIntegersOfEveryWidth) {
   EXPECT_EQ(metadata.unsigned_integer("u16"), 60000u);
   EXPECT_EQ(metadata.unsigned_integer("u32"), 4'000'000'000u);
   EXPECT_EQ(metadata.unsigned_integer("u64"), UINT64_MAX);
+  EXPECT_EQ(metadata.integer("i64"), INT64_MIN);
+  EXPECT_EQ(metadata.integer("i32"), -5);
+  EXPECT_EQ(metadata.integer("u32"), 4'000'000'000);
+  EXPECT_THAT(refusal([&] { (void)metadata.integer("u64"); }),
+              HasSubstr("u64 is u64 18446744073709551615, but a whole"));
   EXPECT_EQ(metadata.number("i8"), -100);
   EXPECT_EQ(metadata.number("i16"), -30000);
   EXPECT_EQ(metadata.number("i64"), -0x1p63);

@@ -64,6 +64,7 @@ void read_all(const GgufMetadata& metadata) {
       }
     };
     attempt([&] { (void)metadata.unsigned_integer(pair.first); });
+    attempt([&] { (void)metadata.integer(pair.first); });
     attempt([&] { (void)metadata.number(pair.first); });
     attempt([&] { (void)metadata.boolean(pair.first); });
     attempt([&] { (void)metadata.string(pair.first); });
