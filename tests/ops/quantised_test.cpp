@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/host/host_ops.h"
+#include "tests/ops/kernel_sets.h"
 #include "tests/ops/quantised_matrix.h"
 
 namespace tandem::ops::host {
