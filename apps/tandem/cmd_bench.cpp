@@ -7,6 +7,7 @@
 #include "artifact/artifact.h"
 #include "base/error.h"
 #include "bench_decode.h"
+#include "bench_dense.h"
 #include "bench_experts.h"
 #include "bench_ngram.h"
 #include "bench_report.h"
@@ -138,6 +139,7 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Measure; docs/bench.md explains every figure");
   command->require_subcommand(1);
   add_host(*command);
+  add_bench_dense(*command);
   add_bench_experts(*command);
   add_bench_ngram(*command);
   add_bench_decode(*command);
