@@ -41,10 +41,6 @@ struct ExpertsOptions {
   bool json = false;
 };
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 struct Format {
   const char* name;
   ops::ExpertFormat format;

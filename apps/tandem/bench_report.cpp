@@ -59,6 +59,10 @@ void BenchReport::print(bool json) const {
   for (const auto& [name, value] : figures.items()) fmt::print("{:<{}}  {:.4g}\n", name, width, value.get<double>());
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;

@@ -1,6 +1,7 @@
 // The one shape of every bench's answer (docs/bench.md).
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct BenchReport {
 // Benches report medians of at least this many rounds.
 inline constexpr int kLeastRounds = 5;
 
+double seconds_since(std::chrono::steady_clock::time_point begin);
 double median(std::vector<double> values);  // REQUIRES: not empty
 
 }  // namespace tandem::app

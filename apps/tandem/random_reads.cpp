@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bench_report.h"
 #include "device/buffer.h"
 
 namespace tandem::app {
@@ -19,10 +20,6 @@ constexpr uint64_t kBlockBytes = 4096;
 constexpr int kMostReadThreads = 64;
 
 using ReadClock = std::chrono::steady_clock;
-
-double seconds_since(ReadClock::time_point begin) {
-  return std::chrono::duration<double>(ReadClock::now() - begin).count();
-}
 
 bool ring_allowed() {
   io_uring ring{};
