@@ -133,7 +133,7 @@ TEST(Recognise, KnowsTheDemos) {
   EXPECT_EQ(dense.form, "not quantised");
   EXPECT_EQ(dense.parameters, 6'909'092u + 1'574'656u);
   EXPECT_EQ(dense.tensors, 71u);
-  const Recognised fused = recognise(Checkpoint::open(source_folder() / "tests/golden/qsa-random"));
+  const Recognised fused = recognise(Checkpoint::open(std::filesystem::path(TANDEM_GOLDEN_DIR) / "qsa-random"));
   EXPECT_EQ(fused.parameters, 1'113'003u);
   EXPECT_FALSE(fused.has_draft_head);
   const auto experts = std::find_if(fused.groups.begin(), fused.groups.end(),

@@ -82,8 +82,8 @@ TEST_P(Demo, TheSameSeedGivesTheSameAnswer) {
 }
 
 TEST_P(Demo, RunContinuesGivenTokens) {
-  const auto golden =
-      checkpoint::Checkpoint::open(kSource / "tests/golden" / (std::string(GetParam()) + ".safetensors"));
+  const auto golden = checkpoint::Checkpoint::open(std::filesystem::path(TANDEM_GOLDEN_DIR) /
+                                                   (std::string(GetParam()) + ".safetensors"));
   const auto ids = values<int32_t>(golden, "chat_short.input_ids");
   const auto greedy = values<int32_t>(golden, "chat_short.greedy_ids");
   const auto result = tandem({"run", artifact(GetParam()), "--ids", runner_->file("ids.json", base::Json(ids).dump()),
@@ -104,8 +104,8 @@ TEST_P(Demo, ChatRemembersUntilReset) {
 }
 
 TEST_P(Demo, ScoreWritesWhatTheReferenceHolds) {
-  const auto golden =
-      checkpoint::Checkpoint::open(kSource / "tests/golden" / (std::string(GetParam()) + ".safetensors"));
+  const auto golden = checkpoint::Checkpoint::open(std::filesystem::path(TANDEM_GOLDEN_DIR) /
+                                                   (std::string(GetParam()) + ".safetensors"));
   const auto ids = runner_->file("ids.json", base::Json(values<int32_t>(golden, "chat_short.input_ids")).dump());
   const auto score = [&](const std::string& last, const std::string& chunk) {
     const std::string out = runner_->path("scores.safetensors");

@@ -25,7 +25,7 @@ inline std::filesystem::path demo_dense() {
   return std::filesystem::path(TANDEM_SOURCE_DIR) / "models/demo-dense";
 }
 inline std::filesystem::path qsa_random() {
-  return std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/golden/qsa-random";
+  return std::filesystem::path(TANDEM_GOLDEN_DIR) / "qsa-random";
 }
 
 inline void copy_folder(const std::filesystem::path& from, const std::filesystem::path& to) {

@@ -29,7 +29,7 @@ class Converting : public ::testing::Test {
 class Published : public Converting, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(Published, EveryTensorIsKeptBitForBit) {
-  const fs::path source = fs::path(TANDEM_SOURCE_DIR) / GetParam();
+  const fs::path source = GetParam();
   const Result result = convert(source, out_, quiet_options());
   EXPECT_FALSE(fs::exists(partial_));
   const Artifact artifact = Artifact::open(out_);
@@ -42,7 +42,8 @@ TEST_P(Published, EveryTensorIsKeptBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Published,
-                         ::testing::Values("models/demo-flash", "models/demo-dense", "tests/golden/qsa-random"),
+                         ::testing::Values(TANDEM_SOURCE_DIR "/models/demo-flash",
+                                           TANDEM_SOURCE_DIR "/models/demo-dense", TANDEM_GOLDEN_DIR "/qsa-random"),
                          [](const auto& parameter) {
                            std::string name = fs::path(parameter.param).filename().string();
                            std::ranges::replace(name, '-', '_');

@@ -13,7 +13,7 @@ namespace {
 
 std::filesystem::path source_folder(const std::string& name) {
   const std::filesystem::path root = TANDEM_SOURCE_DIR;
-  return name.ends_with("-random") ? root / "tests/golden" / name : root / "models" / name;
+  return name.ends_with("-random") ? std::filesystem::path(TANDEM_GOLDEN_DIR) / name : root / "models" / name;
 }
 
 // Owns the temporary folder of converted models for the length of the process.
@@ -45,7 +45,7 @@ std::vector<T> values(const checkpoint::Checkpoint& file, const std::string& nam
 }  // namespace
 
 Reference::Reference(const std::string& file)
-    : file_(checkpoint::Checkpoint::open(std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/golden" / file)) {}
+    : file_(checkpoint::Checkpoint::open(std::filesystem::path(TANDEM_GOLDEN_DIR) / file)) {}
 std::vector<float> Reference::floats(const std::string& name) const {
   return values<float>(file_, name, checkpoint::Dtype::kF32);
 }

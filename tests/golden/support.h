@@ -18,7 +18,7 @@ namespace tandem::golden {
 // One file of reference tensors.
 class Reference {
  public:
-  explicit Reference(const std::string& file);  // below tests/golden
+  explicit Reference(const std::string& file);  // of the references
   std::vector<float> floats(const std::string& name) const;
   std::vector<int32_t> ints(const std::string& name) const;
   std::vector<uint8_t> bytes(const std::string& name) const;
