@@ -189,8 +189,8 @@ TEST(ExpertSum, RoundsTermsToTheNearestUnitTiesToEven) {
 }
 
 TEST(ExpertSum, LargeAndNonFiniteTermsAreFaults) {
-  for (const float bad :
-       {kLargestExpertTerm, -kLargestExpertTerm, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float bad : {kLargestExpertTerm, -kLargestExpertTerm, std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
     ExpertSum sum(2);
     sum.add(1, 1.0f, std::vector<float>{1.0f, bad});
     EXPECT_TRUE(sum.fault()) << bad;
