@@ -174,9 +174,9 @@ class F16Row {
  public:
   F16Row() = default;
   F16Row(const Weight& w, int64_t row) : row_(static_cast<const uint16_t*>(w.data) + row * w.inputs) {}
-  void begin(int64_t unit) { unit_ = row_ + unit * kDecodeUnit; }
+  [[gnu::always_inline]] void begin(int64_t unit) { unit_ = row_ + unit * kDecodeUnit; }
   template <int J>
-  f32x16 get() const {
+  [[gnu::always_inline]] f32x16 get() const {
     return widen_halves(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(unit_ + kLanes * J)));
   }
   template <int J>
@@ -199,9 +199,9 @@ class Fp8Row {
   Fp8Row(const Weight& w, int64_t row)
       : row_(static_cast<const uint8_t*>(w.data) + row * w.inputs),
         scale_(w.format == WeightFormat::kFp8Row ? load_scale(w.scales, w.scale_type, row) : w.scale) {}
-  void begin(int64_t unit) { unit_ = row_ + unit * kDecodeUnit; }
+  [[gnu::always_inline]] void begin(int64_t unit) { unit_ = row_ + unit * kDecodeUnit; }
   template <int J>
-  f32x16 get() const {
+  [[gnu::always_inline]] f32x16 get() const {
     return widen_halves(e4m3_halves(unit_ + kLanes * J));
   }
   template <int J>
@@ -224,12 +224,12 @@ class Fp8BlockRow {
         scales_(w.scales),
         type_(w.scale_type),
         first_scale_(row / kDecodeUnit * ((w.inputs + kDecodeUnit - 1) / kDecodeUnit)) {}
-  void begin(int64_t unit) {
+  [[gnu::always_inline]] void begin(int64_t unit) {
     unit_ = row_ + unit * kDecodeUnit;
     scale_ = set1(load_scale(scales_, type_, first_scale_ + unit) * kFp8Unit);
   }
   template <int J>
-  f32x16 get() const {
+  [[gnu::always_inline]] f32x16 get() const {
     return widen_halves(e4m3_halves(unit_ + kLanes * J)) * scale_;
   }
   template <int J>
@@ -260,7 +260,7 @@ class Nvfp4Row {
                                           -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
     table_ = table16(kValues);
   }
-  void begin(int64_t unit) {
+  [[gnu::always_inline]] void begin(int64_t unit) {
     unit_ = codes_ + unit * (kDecodeUnit / 2);
     const int64_t first = unit * kUnitBlocks;
     uint8_t part[kUnitBlocks] = {};
@@ -274,7 +274,7 @@ class Nvfp4Row {
     _mm256_storeu_ps(block_scales_, _mm256_mul_ps(values, _mm256_set1_ps(kFp8Unit)));
   }
   template <int J>
-  f32x16 get() const {
+  [[gnu::always_inline]] f32x16 get() const {
     return look_up(table_, spread_nibbles(unit_ + 8 * J)) * set1(block_scales_[J]);
   }
   template <int J>
@@ -303,7 +303,7 @@ class GroupScales {
   GroupScales(const Weight& w, int64_t row)
       : scales_(w.scales), type_(w.scale_type), group_(w.group), groups_(w.inputs / w.group), first_(row * groups_) {}
   bool change_inside_units() const { return group_ % kDecodeUnit != 0; }
-  f32x16 of(int64_t unit, int64_t offset) const {
+  [[gnu::always_inline]] f32x16 of(int64_t unit, int64_t offset) const {
     int64_t index = group_ == kDecodeUnit ? unit : (unit * kDecodeUnit + offset) / group_;
     // Behind the last input the codes are nobody's: any scale of the row will do.
     if (index >= groups_) index = groups_ - 1;
@@ -347,13 +347,13 @@ class IntRow {
   IntRow(const Weight& w, int64_t row)
       : row_(static_cast<const uint8_t*>(w.data) + row * ((w.inputs + kDecodeUnit - 1) / kDecodeUnit) * kUnitBytes),
         scales_(w, row) {}
-  void begin(int64_t unit) {
+  [[gnu::always_inline]] void begin(int64_t unit) {
     words_ = IntTable<Bits>::load(row_ + unit * kUnitBytes);
     unit_ = unit;
     table_ = IntTable<Bits>::values() * scales_.of(unit, 0);
   }
   template <int J>
-  f32x16 get() {
+  [[gnu::always_inline]] f32x16 get() {
     if (J > 0 && scales_.change_inside_units()) table_ = IntTable<Bits>::values() * scales_.of(unit_, kLanes * J);
     return look_up(table_, shift_words<Bits * J>(words_));
   }
@@ -379,12 +379,12 @@ class Int8Row {
   Int8Row(const Weight& w, int64_t row)
       : row_(static_cast<const uint8_t*>(w.data) + row * ((w.inputs + kDecodeUnit - 1) / kDecodeUnit) * kDecodeUnit),
         scales_(w, row) {}
-  void begin(int64_t unit) {
+  [[gnu::always_inline]] void begin(int64_t unit) {
     unit_ = unit;
     scale_ = scales_.of(unit, 0);
   }
   template <int J>
-  f32x16 get() {
+  [[gnu::always_inline]] f32x16 get() {
     if (J > 0 && scales_.change_inside_units()) scale_ = scales_.of(unit_, kLanes * J);
     return (bytes_to_float(row_ + unit_ * kDecodeUnit + kLanes * J) - set1(128.0F)) * scale_;
   }

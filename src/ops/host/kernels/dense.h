@@ -15,13 +15,17 @@ inline constexpr int64_t kDirectColumns = 8;
 
 // One unit of R rows times C columns: vectors [first, last) of eight.
 template <int J, typename Row, int R, int C>
-inline void dot_unit(const float* x, int64_t x_stride, Row (&rows)[R], int first, int last, f32x16 (&sum)[R][C]) {
+[[gnu::always_inline]] inline void dot_unit(const float* x, int64_t x_stride, Row (&rows)[R], int first, int last,
+                                            f32x16 (&sum)[R][C]) {
   if constexpr (J < 8) {
     if (J >= first && J < last) {
       f32x16 weights[R];
+#pragma GCC unroll 8
       for (int r = 0; r < R; ++r) weights[r] = rows[r].template get<J>();
+#pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
         const f32x16 column = load(x + c * x_stride + kLanes * J);
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) sum[r][c] = fma(weights[r], column, sum[r][c]);
       }
     }
@@ -31,14 +35,17 @@ inline void dot_unit(const float* x, int64_t x_stride, Row (&rows)[R], int first
 
 // out = the sums over inputs [begin, end), both multiples of 16, of the columns x (from input 0 on).
 template <typename Row, int R, int C>
-inline void dot_decoded(const float* x, int64_t x_stride, Row (&rows)[R], int64_t begin, int64_t end,
-                        float (&out)[R][C]) {
+[[gnu::always_inline]] inline void dot_decoded(const float* x, int64_t x_stride, Row (&rows)[R], int64_t begin,
+                                               int64_t end, float (&out)[R][C]) {
   f32x16 sum[R][C];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) sum[r][c] = zero();
   }
   for (int64_t unit = begin / kDecodeUnit; unit * kDecodeUnit < end; ++unit) {
     const int64_t input = unit * kDecodeUnit;
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) rows[r].begin(unit);
     if (input >= begin && input + kDecodeUnit <= end) {
       dot_unit<0>(x + input, x_stride, rows, 0, 8, sum);
@@ -48,7 +55,9 @@ inline void dot_decoded(const float* x, int64_t x_stride, Row (&rows)[R], int64_
       dot_unit<0>(x + input, x_stride, rows, first, last, sum);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) out[r][c] = rows[r].finish(reduce_add(sum[r][c]));
   }
 }
@@ -57,16 +66,21 @@ template <typename Row, int R, int C>
 inline void decoded_tile(const float* x, int64_t x_stride, const Weight& w, int64_t row, float* y, float* y_upper,
                          int64_t y_stride) {
   Row rows[R];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) rows[r] = Row(w, row + r);
   const int64_t middle = y_upper != nullptr ? w.inputs / 2 : w.inputs;
   float sum[R][C];
   dot_decoded(x, x_stride, rows, 0, middle, sum);
+#pragma GCC unroll 8
   for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) y[c * y_stride + row + r] = sum[r][c];
   }
   if (y_upper == nullptr) return;
   dot_decoded(x, x_stride, rows, middle, w.inputs, sum);
+#pragma GCC unroll 8
   for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) y_upper[c * y_stride + row + r] = sum[r][c];
   }
 }

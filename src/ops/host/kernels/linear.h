@@ -21,25 +21,34 @@ template <int R, int C, typename W>
 inline void dot_tile(const float* x, int64_t x_stride, const W* w, int64_t w_stride, int64_t count,
                      float (&out)[R][C]) {
   f32x16 sum[R][C];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) sum[r][c] = zero();
   }
   int64_t k = 0;
   for (; k + 16 <= count; k += 16) {
     f32x16 row[R];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) row[r] = load_any(w + r * w_stride + k);
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       const f32x16 column = load(x + c * x_stride + k);
+#pragma GCC unroll 8
       for (int r = 0; r < R; ++r) sum[r][c] = fma(row[r], column, sum[r][c]);
     }
   }
   if (k < count) {
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const f32x16 row = load_any_part(w + r * w_stride + k, count - k);
+#pragma GCC unroll 8
       for (int c = 0; c < C; ++c) sum[r][c] = fma(row, load_part(x + c * x_stride + k, count - k), sum[r][c]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) out[r][c] = reduce_add(sum[r][c]);
   }
 }
@@ -50,12 +59,16 @@ inline void linear_tile(const float* x, int64_t x_stride, const W* w, int64_t in
   float sum[R][C];
   const int64_t lower = y_upper != nullptr ? inputs / 2 : inputs;
   dot_tile<R, C>(x, x_stride, w, inputs, lower, sum);
+#pragma GCC unroll 8
   for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) y[c * y_stride + r] = sum[r][c];
   }
   if (y_upper == nullptr) return;
   dot_tile<R, C>(x + lower, x_stride, w + lower, inputs, inputs - lower, sum);
+#pragma GCC unroll 8
   for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) y_upper[c * y_stride + r] = sum[r][c];
   }
 }
