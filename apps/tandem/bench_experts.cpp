@@ -80,13 +80,12 @@ void fill_blocks(std::mt19937_64& random, ops::ExpertFormat format, int64_t rows
     const auto scale = static_cast<uint16_t>(0x0800 + random() % 0x800);  // 2^-13 to 2^-11
     std::memcpy(blocks.data() + at, &scale, sizeof scale);
   }
-  numeric::pack_block_units(*numeric::find_block_unit(type), blocks, rows, inputs, out);
+  numeric::pack_block_units(ops::block_unit_of(format), blocks, rows, inputs, out);
 }
 
 // The width inside an expert, made whole blocks of the format.
 int64_t inner_for(const ExpertsOptions& options, ops::ExpertFormat format) {
-  const int64_t unit = ops::is_block_format(format) ? numeric::find_block_unit(ops::ggml_type_of(format))->inputs
-                                                    : numeric::kNvfp4UnitInputs;
+  const int64_t unit = ops::is_block_format(format) ? ops::block_unit_of(format).inputs : numeric::kNvfp4UnitInputs;
   return (options.inner + unit - 1) / unit * unit;
 }
 

@@ -117,8 +117,8 @@ std::vector<std::vector<int>> cores_by_speed(const std::string& topology_xml) {
   return ordered;
 }
 
-int usable_cores() {
-  int cores = static_cast<int>(cores_by_speed().size());
+int usable_cores(const std::vector<std::vector<int>>& known) {
+  int cores = static_cast<int>(known.size());
   if (cores <= 0) cores = static_cast<int>(std::thread::hardware_concurrency());
   if (const double quota = quota_cores(); quota > 0) {
     cores = std::min(cores, std::max(1, static_cast<int>(std::floor(quota + 0.001))));

@@ -25,7 +25,11 @@ void require_cpu();
 // where the system tells nothing. `topology_xml` (an hwloc topology) takes the place of this machine, for tests; then
 // all its processors are allowed.
 std::vector<std::vector<int>> cores_by_speed(const std::string& topology_xml = {});
-// Physical cores this process may use: the affinity mask and the control group's CPU quota count. At least 1.
-int usable_cores();
+// Physical cores this process may use: the affinity mask and the control group's CPU quota count. At least 1. `cores`
+// is what cores_by_speed() gave: reading the topology takes some milliseconds, once is enough.
+int usable_cores(const std::vector<std::vector<int>>& cores);
+inline int usable_cores() {
+  return usable_cores(cores_by_speed());
+}
 
 }  // namespace tandem::base

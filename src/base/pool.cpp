@@ -25,6 +25,11 @@ constexpr int64_t kChunksPerThread = 4;  // evens out threads that start late or
 constexpr size_t kCacheLine = 64;
 constexpr size_t kMostCpus = 8192;
 
+// One core is left for the server's threads where there are more than two.
+int threads_for(int cores) {
+  return cores > 2 ? cores - 1 : cores;
+}
+
 // A refusal changes nothing but the speed.
 void bind_thread(std::thread& thread, const std::vector<int>& cpus) {
   cpu_set_t* const set = CPU_ALLOC(kMostCpus);
@@ -147,10 +152,11 @@ struct WorkerPool::Shared {
 };
 
 WorkerPool::WorkerPool(int threads) : shared_(std::make_unique<Shared>()) {
-  if (threads <= 0) threads = default_threads();
-  shared_->lanes = std::vector<Shared::Lane>(static_cast<size_t>(threads));
   const std::vector<std::vector<int>> cores = cores_by_speed();
-  const bool bind = threads < static_cast<int>(cores.size()) && usable_cores() == static_cast<int>(cores.size());
+  const int usable = usable_cores(cores);
+  if (threads <= 0) threads = threads_for(usable);
+  shared_->lanes = std::vector<Shared::Lane>(static_cast<size_t>(threads));
+  const bool bind = threads < static_cast<int>(cores.size()) && usable == static_cast<int>(cores.size());
   for (int i = 1; i < threads; ++i) {
     shared_->workers.emplace_back([shared = shared_.get(), i] { shared->worker(static_cast<size_t>(i)); });
     if (bind) bind_thread(shared_->workers.back(), cores[static_cast<size_t>(i)]);
@@ -201,8 +207,7 @@ void WorkerPool::run(int64_t count, int64_t grain, const std::function<void(int6
 }
 
 int WorkerPool::default_threads() {
-  const int cores = usable_cores();
-  return cores > 2 ? cores - 1 : cores;
+  return threads_for(usable_cores());
 }
 
 }  // namespace tandem::base

@@ -14,6 +14,7 @@
 
 #include "numeric/activation.h"
 #include "numeric/exp.h"
+#include "numeric/expert_limits.h"
 #include "numeric/nvfp4.h"
 
 namespace tandem::numeric {
@@ -56,11 +57,6 @@ inline float nvfp4_scale_sum(int64_t sum, float weight_scale, float input_scale)
 inline float swiglu(float gate, float up) {
   return silu_f32(gate) * up;
 }
-
-// A term must be smaller than this, and a token have no more experts: then the sum's fixed point holds them in any
-// order.
-inline constexpr float kLargestExpertTerm = 0x1p27f;
-inline constexpr int kMostExpertsPerToken = 16;
 
 // The sum over a column's experts, independent of their order: two halves by the parity of the expert's id, each in
 // units of 2^-32 in int64; the result is half 0 + half 1 in FP32.

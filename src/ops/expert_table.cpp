@@ -1,4 +1,3 @@
-#include "numeric/block_units.h"
 #include "numeric/nvfp4.h"
 #include "ops/expert_types.h"
 #include "ops/ops.h"
@@ -22,7 +21,7 @@ int64_t matrix_bytes(ExpertFormat format, int64_t rows, int64_t inputs) {
     case ExpertFormat::kNvfp4:
       return numeric::nvfp4_record_bytes(rows, inputs);
     default:
-      return numeric::block_unit_bytes(*numeric::find_block_unit(ggml_type_of(format)), rows, inputs);
+      return numeric::block_unit_bytes(block_unit_of(format), rows, inputs);
   }
 }
 

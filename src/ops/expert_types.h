@@ -1,6 +1,7 @@
 // Formats of experts and the tensor types of GGUF files.
 #pragma once
 
+#include "numeric/block_units.h"
 #include "numeric/ggml_types.h"
 #include "ops/expert_format.h"
 
@@ -22,6 +23,11 @@ constexpr numeric::GgmlType ggml_type_of(ExpertFormat format) {
     default:
       return numeric::GgmlType::kQ2_0;
   }
+}
+
+// How matrices of the format lie in records. REQUIRES: is_block_format(format).
+inline const numeric::BlockUnit& block_unit_of(ExpertFormat format) {
+  return *numeric::find_block_unit(ggml_type_of(format));
 }
 
 }  // namespace tandem::ops

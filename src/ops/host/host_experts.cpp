@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "numeric/block_units.h"
+#include "numeric/expert_limits.h"
 #include "ops/expert_types.h"
 
 namespace tandem::ops::host {
@@ -163,7 +164,7 @@ void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const G
       kernels_.decode_fp8_row(reinterpret_cast<const uint8_t*>(data) + (rows.begin + r) * inputs,
                               grid + (rows.begin + r) / 128 * ceil_div(inputs, 128), inputs, row);
     } else {
-      const numeric::BlockUnit& unit = *numeric::find_block_unit(ggml_type_of(matrix.format));
+      const numeric::BlockUnit& unit = block_unit_of(matrix.format);
       numeric::decode_block_row(unit, data + rows.begin * (inputs / unit.inputs) * unit.row_bytes(), r,
                                 {row, static_cast<size_t>(inputs)});
     }
@@ -181,7 +182,7 @@ const std::byte* HostExperts::tile_of(const ExpertTable& table, int64_t expert, 
   const int64_t inputs = inputs_of(table, which);
   if (matrix.format == ExpertFormat::kNvfp4) return data + row * inputs / 16 * 9;
   if (!is_block_format(matrix.format)) return data;
-  const numeric::BlockUnit& unit = *numeric::find_block_unit(ggml_type_of(matrix.format));
+  const numeric::BlockUnit& unit = block_unit_of(matrix.format);
   return data + row * (inputs / unit.inputs) * unit.row_bytes();
 }
 
@@ -323,8 +324,8 @@ void HostExperts::down_and_sum(const Ops::Experts& args) {
 }
 
 Fault HostExperts::run(const Ops::Experts& args, bool round) {
-  if (args.top_k > kMostExpertsPerToken) {
-    base::internal_error("experts", "{} experts a token; the sum holds {}", args.top_k, kMostExpertsPerToken);
+  if (args.top_k > numeric::kMostExpertsPerToken) {
+    base::internal_error("experts", "{} experts a token; the sum holds {}", args.top_k, numeric::kMostExpertsPerToken);
   }
   make_groups(args);
   place_columns(args);

@@ -92,9 +92,6 @@ struct Tile {
   const std::byte* next = nullptr;
 };
 inline constexpr int64_t kExpertPrefetchBytes = 4096;
-// A term p * y of the sum over experts must be smaller: then sixteen of them fit the sum's fixed point, in any order.
-inline constexpr float kLargestExpertTerm = 0x1p27F;
-inline constexpr int64_t kMostExpertsPerToken = 16;
 
 inline constexpr int64_t kDenseScratchRows = 16;
 
@@ -159,7 +156,7 @@ struct Kernels {
   void (*int8_product)(ExpertFormat format, const Tile& tile, int64_t inputs, const Int8Block* const* columns,
                        int64_t count, float* out);
   // sums[i] += llrint(p * y[i] * 2^32) for 16 channels, p * y rounded to FP32. False where a term is not below
-  // kLargestExpertTerm in magnitude; such a term adds nothing.
+  // numeric::kLargestExpertTerm in magnitude; such a term adds nothing.
   bool (*add_weighted)(const float* y, float p, int64_t* sums);
   // Row `row` of an FP8 matrix with 128 x 128 block scales (BF16, grid [ceil(rows/128), ceil(inputs/128)]) in FP32.
   void (*decode_fp8_row)(const uint8_t* codes, const uint16_t* scales, int64_t inputs, float* out);

@@ -4,6 +4,7 @@
 // give the same integers; the sums those of numeric::ExpertSum.
 #pragma once
 
+#include "numeric/expert_limits.h"
 #include "ops/host/kernels.h"
 #include "ops/host/kernels/simd.h"
 
@@ -128,7 +129,8 @@ inline bool add_weighted(const float* y, float p, int64_t* sums) {
   store(terms, load(y) * set1(p));
 #ifdef __AVX512F__
   const __m512 all = _mm512_loadu_ps(terms);
-  const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(all), _mm512_set1_ps(kLargestExpertTerm), _CMP_LT_OQ);
+  const __mmask16 fits =
+      _mm512_cmp_ps_mask(_mm512_abs_ps(all), _mm512_set1_ps(numeric::kLargestExpertTerm), _CMP_LT_OQ);
   usable = fits == 0xFFFF;
   const __m512d unit = _mm512_set1_pd(0x1p32);
   for (int h = 0; h < 2; ++h) {
@@ -139,7 +141,7 @@ inline bool add_weighted(const float* y, float p, int64_t* sums) {
   }
 #else
   for (int i = 0; i < 16; ++i) {
-    const bool fits = terms[i] < kLargestExpertTerm && terms[i] > -kLargestExpertTerm;
+    const bool fits = terms[i] < numeric::kLargestExpertTerm && terms[i] > -numeric::kLargestExpertTerm;
     usable = usable && fits;
     if (fits) sums[i] += _mm_cvtsd_si64(_mm_set_sd(static_cast<double>(terms[i]) * 0x1p32));
   }
