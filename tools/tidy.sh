@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=tools/progress.sh
 source tools/progress.sh
 
-readonly database=build/dev/compile_commands.json
 readonly stamps=build/tidy
+readonly database=$stamps/compile_commands.json
 
 # What the verdict on a source depends on, as one checksum: its compile command, the files of the tree that it includes,
 # and the configuration.
@@ -18,7 +18,7 @@ fingerprint() {
   local command=$1 dependencies
   dependencies=$(cd build/dev && bash -c "${command%% -o *} -MM -MF - -c ${command##* -c }" | tr -d '\\\n' | cut -d : -f 2-)
   # shellcheck disable=SC2086 # a list of names
-  { printf '%s' "$command" && cat .clang-tidy $dependencies; } | sha256sum | cut -d ' ' -f 1
+  { printf '%s' "$command" && cat .clang-tidy tests/.clang-tidy $dependencies; } | sha256sum | cut -d ' ' -f 1
 }
 
 # tidy_one SOURCE COMMAND: silent where the source passes or passed before.
@@ -29,7 +29,7 @@ tidy_one() {
   if [[ -f $stamp && $(<"$stamp") == "$print" ]]; then
     return 0
   fi
-  if clang-tidy-19 -p build/dev --quiet "$source" 2>"$stamp.log" >"$stamp.out"; then
+  if clang-tidy-19 -p "$stamps" --quiet "$source" 2>"$stamp.log" >"$stamp.out"; then
     printf '%s' "$print" >"$stamp"
   else
     cat "$stamp.out"
@@ -41,6 +41,8 @@ tidy_one() {
 main() {
   cmake --preset dev >/dev/null
   mkdir -p "$stamps"
+  # Without the options that only GCC knows.
+  sed -E 's/ -fno-tree-(ter|reassoc)//g' build/dev/compile_commands.json >"$database"
   # A line with the source, a line with its compile command, and so on.
   local sources
   sources=$(jq -r --arg root "$PWD/" '.[] | (.file | ltrimstr($root)) as $file

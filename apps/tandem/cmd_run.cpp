@@ -29,8 +29,10 @@ struct RunOptions {
   bool raw = false;
 };
 
+// "-" stands for standard input.
 std::string prompt_text(const RunOptions& options) {
-  if (*options.prompt != "-") return *options.prompt;
+  std::string prompt = options.prompt.value_or("");
+  if (prompt != "-") return prompt;
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 

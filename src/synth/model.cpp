@@ -210,7 +210,7 @@ std::vector<int64_t> Model::integers(const std::string& name, int64_t count) con
   if (name.ends_with("layer_multipliers")) {
     return hash_multipliers(base::json_int(text, "vocab_size", "config.json"), count);
   }
-  const auto rows = head_rows(base::json_int(text, "ngram_vocab_size_base", "config.json"), count);
+  std::vector<int64_t> rows = head_rows(base::json_int(text, "ngram_vocab_size_base", "config.json"), count);
   if (name.ends_with("ngram_heads_vocab_sizes")) return rows;
   std::vector<int64_t> offsets;
   int64_t sum = 0;
