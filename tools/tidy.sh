@@ -15,10 +15,11 @@ readonly database=$stamps/compile_commands.json
 # What the verdict on a source depends on, as one checksum: its compile command, the files of the tree that it includes,
 # and the configuration.
 fingerprint() {
-  local command=$1 dependencies
+  local command=$1 dependencies configuration=.clang-tidy
+  [[ ${command##* -c } != */tests/* ]] || configuration+=' tests/.clang-tidy'
   dependencies=$(cd build/dev && bash -c "${command%% -o *} -MM -MF - -c ${command##* -c }" | tr -d '\\\n' | cut -d : -f 2-)
   # shellcheck disable=SC2086 # a list of names
-  { printf '%s' "$command" && cat .clang-tidy tests/.clang-tidy $dependencies; } | sha256sum | cut -d ' ' -f 1
+  { printf '%s' "$command" && cat $configuration $dependencies; } | sha256sum | cut -d ' ' -f 1
 }
 
 # tidy_one SOURCE COMMAND: silent where the source passes or passed before.
