@@ -5,23 +5,40 @@
   read_artifact.py FOLDER dump NAME            an object's bytes as they are, to standard output
   read_artifact.py FOLDER tensor NAME...       tensors' bytes as the checkpoint had them; NAME is an object's, or an
                                                expert's, MODULE.E.gate_proj.weight, or an n-gram row's, MODULE.row.N
-  read_artifact.py FOLDER values NAME [COUNT]  the first weights of such a tensor (FP8: its codes' values) as numbers
 """
-import json, math, os, struct, sys  # noqa: E401
+import json, math, os, sys  # noqa: E401
 
 SIZES = {"bf16": 2, "f16": 2, "f32": 4, "i64": 8, "f8_e4m3": 1, "u8": 1, "text": 1, "ngram_f8_e4m3": 1, "ngram_bf16": 2}
-E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
-
-
-def e4m3(byte):
-    exponent, mantissa = byte >> 3 & 15, byte & 7
-    return (-1) ** (byte >> 7) * (mantissa + 8 * (exponent > 0)) * 2.0 ** (max(exponent, 1) - 10)
+# Units of experts: inputs, words and 16-bit numbers of a row.
+UNITS = {"iq2_s": (256, 20, 1), "iq3_xxs": (256, 24, 1), "iq3_s": (256, 27, 1), "iq4_xs": (256, 34, 0)}
+UNITS.update({"iq4_nl": (64, 8, 2), "q2_0": (128, 8, 2), "bf16": (1, 0, 1), "fp8_block": (4, 1, 0), "nvfp4": (64, 9, 0)})
 
 
 def unit_codes(unit):
     bits, low = len(unit) // 16, len(unit) // 32 * 2  # bytes of a word side by side; with 3 bits one more stands apart
     words = [int.from_bytes(unit[low * i :][:low] + unit[32 + i :][: bits % 2], "little") for i in range(16)]
     return [words[k % 16] >> bits * (k // 16) & (1 << bits) - 1 for k in range(128)]
+
+
+def formats(o):
+    return o.get("formats", [o["encoding"][len("experts_") :]] * 3)
+
+
+def matrix_size(form, matrix):  # without FP8's scales
+    inputs, words, scales = UNITS[form]
+    return matrix // inputs * (4 * words + 2 * scales)
+
+
+def block_row(units, form, row, inputs):
+    """The blocks of a row, as a GGUF file has them."""
+    (width, words, scales), out = UNITS[form], b""
+    size, per_row, count = 16 * (4 * words + 2 * scales), inputs // width, max(scales, 1)
+    for number in range(row // 16 * per_row, (row // 16 + 1) * per_row):
+        unit, r = units[number * size :][:size], row % 16
+        for b in range(count):
+            out += unit[64 * words + 32 * b + 2 * r :][: 2 if scales else 0]
+            out += b"".join(unit[(w * 16 + r) * 4 :][:4] for w in range(b * words // count, (b + 1) * words // count))
+    return out
 
 
 class Artifact:
@@ -53,9 +70,9 @@ class Artifact:
         if not encoding.startswith("experts"):
             return math.prod(shape) * SIZES[encoding]
         experts, inner, hidden = shape
-        matrix, grid = inner * hidden, 2 * -(-inner // 128) * -(-hidden // 128)
-        record = {"experts_bf16": 2 * matrix, "experts_nvfp4": matrix * 9 // 16, "experts_fp8_block": matrix + grid}
-        assert o["record_bytes"] == -(-3 * record[encoding] // 4096) * 4096, o
+        grid = 2 * -(-inner // 128) * -(-hidden // 128)
+        record = sum(matrix_size(form, inner * hidden) + (grid if form == "fp8_block" else 0) for form in formats(o))
+        assert o["record_bytes"] == -(-record // 4096) * 4096, o
         return experts * o["record_bytes"]
 
     def read(self, o, offset=0, count=None):
@@ -95,19 +112,20 @@ class Artifact:
 
     def expert(self, o, expert, p, suffix):
         rows, inputs = o["shape"][2:0:-1] if p == 2 else o["shape"][1:]
-        start, matrix = expert * o["record_bytes"], rows * inputs
-        if o["encoding"] == "experts_bf16":
-            return "bf16", inputs, self.read(o, start + p * 2 * matrix, 2 * matrix)
-        if o["encoding"] == "experts_fp8_block":
-            if suffix == "weight":
-                return "f8_e4m3", inputs, self.read(o, start + p * matrix, matrix)
+        matrix, form, data = rows * inputs, formats(o)[p], self.read(o, expert * o["record_bytes"], o["record_bytes"])
+        start = sum(matrix_size(form, matrix) for form in formats(o)[:p])
+        units = data[start : start + matrix_size(form, matrix)]
+        if form == "fp8_block" and suffix == "weight_scale_inv":
             grid = 2 * -(-rows // 128) * -(-inputs // 128)
-            return "bf16", -(-inputs // 128), self.read(o, start + 3 * matrix + p * grid, grid)
+            return "bf16", -(-inputs // 128), data[3 * matrix + p * grid :][:grid]
+        if form in ("bf16", "fp8_block"):
+            return {"bf16": "bf16", "fp8_block": "f8_e4m3"}[form], inputs, units
+        if form != "nvfp4":
+            return form, inputs, b"".join(block_row(units, form, row, inputs) for row in range(rows))
         if suffix in ("weight_scale_2", "input_scale"):
             scalars = self.objects[o["name"] + ".scalars"]
             at = expert * scalars["shape"][1] + p + 3 * (suffix == "input_scale")
             return "f32", 1, self.read(scalars, 4 * at, 4)
-        units = self.read(o, start + p * matrix * 9 // 16, matrix * 9 // 16)
         codes, scales = bytearray(matrix // 2), bytearray(matrix // 16)
         for number in range(len(units) // 576):
             unit = units[number * 576 : number * 576 + 576]
@@ -117,23 +135,6 @@ class Artifact:
                 scales[at // 16 : at // 16 + 4] = unit[512 + r * 4 : 512 + r * 4 + 4]
         return ("e2m1", inputs, bytes(codes)) if suffix == "weight" else ("f8_e4m3", inputs // 16, bytes(scales))
 
-    def values(self, name):
-        encoding, inputs, data = self.tensor(name)
-        if encoding.startswith("int"):
-            scales, half = self.values(name[: -len("packed")] + "scale"), 1 << int(encoding[3:]) - 1
-            codes = [code - half for row in self.codes(self.objects[name]) for code in row]
-            return [code * scales[k * len(scales) // len(codes)] for k, code in enumerate(codes)]
-        if encoding == "e2m1":
-            scales, scale_2 = self.values(name + "_scale"), self.values(name + "_scale_2")[0]
-            codes = (E2M1[nibble] for byte in data for nibble in (byte & 15, byte >> 4))
-            return [code * scales[i // 16] * scale_2 for i, code in enumerate(codes)]
-        if encoding == "f8_e4m3":
-            return [e4m3(byte) for byte in data]
-        if encoding == "bf16":
-            data, encoding = b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2)), "f32"
-        form = {"f16": "e", "f32": "f", "i64": "q", "u8": "B"}[encoding]
-        return [value[0] for value in struct.iter_unpack("<" + form, data)]
-
 
 def main(folder, command="list", *names):
     artifact, out = Artifact(folder), sys.stdout.buffer
@@ -142,8 +143,6 @@ def main(folder, command="list", *names):
     elif command in ("dump", "tensor"):
         for name in names:
             out.write(artifact.read(artifact.objects[name]) if command == "dump" else artifact.tensor(name)[2])
-    elif command == "values":
-        print(json.dumps(artifact.values(names[0])[: int(names[1]) if len(names) > 1 else 8]))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@
 #include "commands.h"
 #include "device/buffer.h"
 #include "numeric/block_units.h"
+#include "numeric/expert_record.h"
 #include "numeric/nvfp4.h"
-#include "ops/expert_types.h"
 #include "ops/host/host_ops.h"
 #include "options.h"
 
@@ -43,12 +43,12 @@ struct ExpertsOptions {
 
 struct Format {
   const char* name;
-  ops::ExpertFormat format;
+  numeric::ExpertFormat format;
 };
-constexpr Format kFormats[] = {{"nvfp4", ops::ExpertFormat::kNvfp4},    {"iq3_s", ops::ExpertFormat::kIq3s},
-                               {"iq3_xxs", ops::ExpertFormat::kIq3xxs}, {"iq2_s", ops::ExpertFormat::kIq2s},
-                               {"iq4_xs", ops::ExpertFormat::kIq4xs},   {"iq4_nl", ops::ExpertFormat::kIq4nl},
-                               {"q2_0", ops::ExpertFormat::kQ2_0}};
+constexpr Format kFormats[] = {{"nvfp4", numeric::ExpertFormat::kNvfp4},    {"iq3_s", numeric::ExpertFormat::kIq3s},
+                               {"iq3_xxs", numeric::ExpertFormat::kIq3xxs}, {"iq2_s", numeric::ExpertFormat::kIq2s},
+                               {"iq4_xs", numeric::ExpertFormat::kIq4xs},   {"iq4_nl", numeric::ExpertFormat::kIq4nl},
+                               {"q2_0", numeric::ExpertFormat::kQ2_0}};
 
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
@@ -71,43 +71,44 @@ void fill_nvfp4(std::mt19937_64& random, int64_t rows, int64_t inputs, std::span
   numeric::pack_units(codes, scales, rows, inputs, out);
 }
 
-void fill_blocks(std::mt19937_64& random, ops::ExpertFormat format, int64_t rows, int64_t inputs,
+void fill_blocks(std::mt19937_64& random, numeric::ExpertFormat format, int64_t rows, int64_t inputs,
                  std::span<std::byte> out) {
-  const numeric::GgmlType type = ops::ggml_type_of(format);
+  const numeric::GgmlType type = numeric::ggml_type_of(format);
   std::vector<std::byte> blocks(out.size());
   for (std::byte& byte : blocks) byte = static_cast<std::byte>(random());
   for (size_t at = 0; at < blocks.size(); at += static_cast<size_t>(numeric::ggml_type(type).block_bytes)) {
     const auto scale = static_cast<uint16_t>(0x0800 + random() % 0x800);  // 2^-13 to 2^-11
     std::memcpy(blocks.data() + at, &scale, sizeof scale);
   }
-  numeric::pack_block_units(ops::block_unit_of(format), blocks, rows, inputs, out);
+  numeric::pack_block_units(numeric::block_unit_of(format), blocks, rows, inputs, out);
 }
 
 // The width inside an expert, made whole blocks of the format.
-int64_t inner_for(const ExpertsOptions& options, ops::ExpertFormat format) {
-  const int64_t unit = ops::is_block_format(format) ? ops::block_unit_of(format).inputs : numeric::kNvfp4UnitInputs;
+int64_t inner_for(const ExpertsOptions& options, numeric::ExpertFormat format) {
+  const int64_t unit =
+      numeric::is_block_format(format) ? numeric::block_unit_of(format).inputs : numeric::kNvfp4UnitInputs;
   return (options.inner + unit - 1) / unit * unit;
 }
 
-Records make_records(base::WorkerPool& pool, const ExpertsOptions& options, ops::ExpertFormat format) {
+Records make_records(base::WorkerPool& pool, const ExpertsOptions& options, numeric::ExpertFormat format) {
   Records records;
   ops::ExpertTable& table = records.table;
   table.inner = inner_for(options, format);
   table.hidden = options.hidden;
-  table.place(format, format, format);
+  table.place({format, format, format});
   table.experts =
-      std::max<int64_t>(2 * kExpertsPerToken, static_cast<int64_t>(options.megabytes << 20) / table.record_bytes);
-  records.memory = device::Buffer(table.experts * table.record_bytes);
+      std::max<int64_t>(2 * kExpertsPerToken, static_cast<int64_t>(options.megabytes << 20) / table.record.bytes);
+  records.memory = device::Buffer(table.experts * table.record.bytes);
   std::mt19937_64 random(1);
   std::byte* data = records.memory.data();
   for (int64_t e = 0; e < kSamples; ++e) {
     for (int m = 0; m < 3; ++m) {
       const int64_t rows = m == 2 ? table.hidden : table.inner;
       const int64_t inputs = m == 2 ? table.inner : table.hidden;
-      const int64_t bytes = table.matrices[1].offset;  // all three have as many weights
-      const std::span<std::byte> out(data + e * table.record_bytes + table.matrices[m].offset,
+      const int64_t bytes = table.record.matrices[1].offset;  // all three have as many weights
+      const std::span<std::byte> out(data + e * table.record.bytes + table.record.matrices[m].offset,
                                      static_cast<size_t>(bytes));
-      if (format == ops::ExpertFormat::kNvfp4) {
+      if (format == numeric::ExpertFormat::kNvfp4) {
         fill_nvfp4(random, rows, inputs, out);
       } else {
         fill_blocks(random, format, rows, inputs, out);
@@ -116,8 +117,8 @@ Records make_records(base::WorkerPool& pool, const ExpertsOptions& options, ops:
   }
   pool.run(table.experts - kSamples, 1, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin + kSamples; e < end + kSamples; ++e) {
-      std::memcpy(data + e * table.record_bytes, data + e % kSamples * table.record_bytes,
-                  static_cast<size_t>(table.record_bytes));
+      std::memcpy(data + e * table.record.bytes, data + e % kSamples * table.record.bytes,
+                  static_cast<size_t>(table.record.bytes));
     }
   });
   for (int64_t i = 0; i < table.experts; ++i) {
@@ -191,7 +192,7 @@ void measure_format(BenchReport& report, base::WorkerPool& pool, const ExpertsOp
         if (round >= 0) seconds.push_back(pass);
       }
       const std::string name = fmt::format("experts.{}.{}.c{}", format.name, isa, columns);
-      const int64_t bytes = records.table.experts / kExpertsPerToken * kExpertsPerToken * records.table.record_bytes;
+      const int64_t bytes = records.table.experts / kExpertsPerToken * kExpertsPerToken * records.table.record.bytes;
       report.raw[name] = {{"bytes", bytes}, {"calls", records.table.experts / kExpertsPerToken}, {"s", seconds}};
       const double rate = static_cast<double>(bytes) / median(seconds) / 1e9;
       report.figures[name + ".read_fraction"] = rate / read_rate;

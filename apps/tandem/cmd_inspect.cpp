@@ -6,6 +6,7 @@
 #include <string>
 
 #include "artifact/artifact.h"
+#include "artifact/directory.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "commands.h"
@@ -33,7 +34,7 @@ Summary summarise(const Artifact& artifact) {
     GroupSummary& group = summary[static_cast<size_t>(artifact::object_group(object))];
     ++group.objects;
     group.bytes += object.bytes;
-    group.encodings.insert(std::string(artifact::encoding_name(object.encoding)));
+    group.encodings.insert(artifact::describe_encoding(object));
   }
   return summary;
 }
@@ -41,20 +42,6 @@ Summary summarise(const Artifact& artifact) {
 std::string model_type(const Artifact& artifact) {
   const base::Json& type = base::json_member(artifact.config(), "model_type");
   return type.is_string() ? type.get<std::string>() : "unknown";
-}
-
-base::Json object_json(const Object& object) {
-  base::Json json;
-  json["name"] = object.name;
-  json["encoding"] = artifact::encoding_name(object.encoding);
-  json["shape"] = object.shape;
-  json["part"] = object.part;
-  json["offset"] = object.offset;
-  json["bytes"] = object.bytes;
-  if (object.record_bytes != 0) json["record_bytes"] = object.record_bytes;
-  if (object.packed_words != 0) json["packed_words"] = object.packed_words;
-  json["xxh3_128"] = object.xxh3_128;
-  return json;
 }
 
 void print_json(const Artifact& artifact, bool with_objects) {
@@ -80,7 +67,7 @@ void print_json(const Artifact& artifact, bool with_objects) {
   answer["provenance"] = artifact.provenance();
   if (with_objects) {
     answer["objects"] = base::Json::array();
-    for (const Object& object : artifact.objects()) answer["objects"].push_back(object_json(object));
+    for (const Object& object : artifact.objects()) answer["objects"].push_back(artifact::object_json(object));
   }
   fmt::print("{}\n", answer.dump(-1, ' ', false, base::Json::error_handler_t::replace));
 }
@@ -122,7 +109,7 @@ void print_text(const Artifact& artifact, bool with_objects) {
              artifact.parts() == 1 ? "" : "s");
   if (!with_objects) return;
   for (const Object& object : artifact.objects()) {
-    fmt::print("{} {} [{}] {} bytes at {}+{}\n", object.name, artifact::encoding_name(object.encoding),
+    fmt::print("{} {} [{}] {} bytes at {}+{}\n", object.name, artifact::describe_encoding(object),
                fmt::join(object.shape, ", "), object.bytes, artifact::part_name(object.part), object.offset);
   }
 }

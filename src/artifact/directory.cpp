@@ -21,20 +21,6 @@ constexpr size_t kLongestName = 1024;
 constexpr size_t kMostParts = 100'000;
 constexpr size_t kLargestRank = 16;
 
-Json object_json(const Object& object) {
-  Json json;
-  json["name"] = object.name;
-  json["encoding"] = encoding_name(object.encoding);
-  json["shape"] = object.shape;
-  json["part"] = object.part;
-  json["offset"] = object.offset;
-  json["bytes"] = object.bytes;
-  if (object.record_bytes != 0) json["record_bytes"] = object.record_bytes;
-  if (object.packed_words != 0) json["packed_words"] = object.packed_words;
-  json["xxh3_128"] = object.xxh3_128;
-  return json;
-}
-
 uint64_t natural(const Json& object, const char* key, const std::string& source) {
   const int64_t value = base::json_int(object, key, source);
   if (value < 0) bad_input(source, "\"{}\" is {}, below 0", key, value);
@@ -90,6 +76,25 @@ std::vector<int64_t> parse_shape(const Json& json, const std::string& source) {
   return shape;
 }
 
+// Of gate, up and down: told by the encoding, or listed for mixed experts.
+numeric::ExpertFormats parse_formats(const Json& json, Encoding encoding, const std::string& source) {
+  if (encoding != Encoding::kExpertsMixed) return formats_of(encoding).value_or(numeric::ExpertFormats{});
+  const Json& names = base::json_member(json, "formats");
+  numeric::ExpertFormats formats{};
+  if (!names.is_array() || names.size() != formats.size()) {
+    bad_input(source, "\"formats\" is not a list of {} names", formats.size());
+  }
+  for (size_t m = 0; m < formats.size(); ++m) {
+    const std::optional<numeric::ExpertFormat> format =
+        names[m].is_string() ? numeric::expert_format_from_name(names[m].get<std::string>()) : std::nullopt;
+    if (!format || !may_be_mixed(*format)) {
+      bad_input(source, "\"formats\" holds {}, which is no format of mixed experts", names[m].dump().substr(0, 40));
+    }
+    formats[m] = *format;
+  }
+  return formats;
+}
+
 Object parse_object(const Json& json, size_t index, const std::string& file) {
   const std::string position = fmt::format("{}: object {}", file, index);
   if (!json.is_object()) bad_input(position, "is not a JSON object");
@@ -112,7 +117,8 @@ Object parse_object(const Json& json, size_t index, const std::string& file) {
   object.record_bytes = json.contains("record_bytes") ? natural(json, "record_bytes", source) : 0;
   object.xxh3_128 = base::json_string(json, "xxh3_128", source);
   if (!is_checksum(object.xxh3_128)) bad_input(source, "\"xxh3_128\" is not 32 hexadecimal digits");
-  const std::optional<ObjectSize> size = object_size(object.encoding, object.shape);
+  object.formats = parse_formats(json, object.encoding, source);
+  const std::optional<ObjectSize> size = object_size(object.encoding, object.shape, object.formats);
   if (!size) {
     bad_input(source, "has the shape [{}], which the encoding {} cannot hold", fmt::join(object.shape, ", "), encoding);
   }
@@ -188,6 +194,25 @@ void check_names(const std::vector<Object>& objects, const std::string& source) 
 }
 
 }  // namespace
+
+Json object_json(const Object& object) {
+  Json json;
+  json["name"] = object.name;
+  json["encoding"] = encoding_name(object.encoding);
+  json["shape"] = object.shape;
+  json["part"] = object.part;
+  json["offset"] = object.offset;
+  json["bytes"] = object.bytes;
+  if (object.record_bytes != 0) json["record_bytes"] = object.record_bytes;
+  if (object.encoding == Encoding::kExpertsMixed) {
+    Json formats = Json::array();
+    for (const numeric::ExpertFormat format : object.formats) formats.push_back(numeric::expert_format_name(format));
+    json["formats"] = std::move(formats);
+  }
+  if (object.packed_words != 0) json["packed_words"] = object.packed_words;
+  json["xxh3_128"] = object.xxh3_128;
+  return json;
+}
 
 std::string write_directory(const Directory& directory) {
   Json parts = Json::array();

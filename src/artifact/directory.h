@@ -23,6 +23,9 @@ struct Directory {
   base::Json provenance;
 };
 
+// An object as the directory lists it.
+base::Json object_json(const Object& object);
+
 // The whole of tandem.json.
 std::string write_directory(const Directory& directory);
 

@@ -9,6 +9,8 @@ namespace tandem::artifact {
 
 namespace {
 
+using numeric::ExpertFormat;
+
 struct EncodingTraits {
   Encoding encoding;
   std::string_view name;
@@ -26,6 +28,7 @@ constexpr std::array kEncodings = {
     EncodingTraits{Encoding::kExpertsBF16, "experts_bf16", 0},
     EncodingTraits{Encoding::kExpertsNvfp4, "experts_nvfp4", 0},
     EncodingTraits{Encoding::kExpertsFp8Block, "experts_fp8_block", 0},
+    EncodingTraits{Encoding::kExpertsMixed, "experts_mixed", 0},
     EncodingTraits{Encoding::kNgramF8E4M3, "ngram_f8_e4m3", 1},
     EncodingTraits{Encoding::kNgramBF16, "ngram_bf16", 2},
     EncodingTraits{Encoding::kInt3, "int3", 0},
@@ -38,7 +41,6 @@ const EncodingTraits& traits(Encoding encoding) {
 }
 
 constexpr uint64_t kLargest = uint64_t{1} << 60;
-constexpr int64_t kScaleBlock = 128;
 constexpr uint64_t kIntUnitInputs = 128;
 
 // The product of the dimensions and `unit`, or nothing where one is negative or the product passes kLargest.
@@ -57,36 +59,14 @@ std::optional<uint64_t> product(std::span<const int64_t> shape, uint64_t unit) {
   return empty ? 0 : value;
 }
 
-// Bytes of one expert's gate, up and down before padding.
-std::optional<uint64_t> record_payload(Encoding encoding, int64_t inner, int64_t hidden) {
-  const std::array<int64_t, 2> matrix = {inner, hidden};
-  const std::optional<uint64_t> elements = product(matrix, 1);
-  if (!elements || *elements == 0 || *elements > kLargest / 16) return std::nullopt;
-  switch (encoding) {
-    case Encoding::kExpertsBF16:
-      return 3 * 2 * *elements;
-    case Encoding::kExpertsNvfp4:
-      // Units of 16 x 64 in both orientations: 8 bytes of codes and 1 of scale for 16 elements.
-      if (inner % 64 != 0 || hidden % 64 != 0) return std::nullopt;
-      return 3 * (*elements / 16) * 9;
-    case Encoding::kExpertsFp8Block: {
-      const uint64_t blocks = base::round_up(static_cast<uint64_t>(inner), kScaleBlock) / kScaleBlock *
-                              (base::round_up(static_cast<uint64_t>(hidden), kScaleBlock) / kScaleBlock);
-      return 3 * *elements + 3 * 2 * blocks;
-    }
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<ObjectSize> experts_size(Encoding encoding, std::span<const int64_t> shape) {
-  if (shape.size() != 3 || shape[0] < 1 || shape[1] < 1 || shape[2] < 1) return std::nullopt;
-  const std::optional<uint64_t> payload = record_payload(encoding, shape[1], shape[2]);
-  if (!payload) return std::nullopt;
-  const uint64_t record = base::round_up(*payload, kAlignment);
-  const std::optional<uint64_t> bytes = product(shape.first(1), record);
+std::optional<ObjectSize> experts_size(const numeric::ExpertFormats& formats, std::span<const int64_t> shape) {
+  if (shape.size() != 3 || shape[0] < 1) return std::nullopt;
+  const std::optional<numeric::ExpertRecord> record = numeric::expert_record(formats, shape[1], shape[2]);
+  if (!record) return std::nullopt;
+  const auto stride = static_cast<uint64_t>(record->bytes);
+  const std::optional<uint64_t> bytes = product(shape.first(1), stride);
   if (!bytes) return std::nullopt;
-  return ObjectSize{.bytes = *bytes, .record_bytes = record};
+  return ObjectSize{.bytes = *bytes, .record_bytes = stride};
 }
 
 std::optional<ObjectSize> ngram_size(Encoding encoding, std::span<const int64_t> shape) {
@@ -121,9 +101,33 @@ std::optional<Encoding> encoding_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::string describe_encoding(const Object& object) {
+  std::string text(encoding_name(object.encoding));
+  if (object.encoding != Encoding::kExpertsMixed) return text;
+  const auto name = [&](int m) { return numeric::expert_format_name(object.formats[static_cast<size_t>(m)]); };
+  return fmt::format("{} ({}, {}, {})", text, name(0), name(1), name(2));
+}
+
 bool is_experts(Encoding encoding) {
-  return encoding == Encoding::kExpertsBF16 || encoding == Encoding::kExpertsNvfp4 ||
-         encoding == Encoding::kExpertsFp8Block;
+  return encoding == Encoding::kExpertsMixed || formats_of(encoding).has_value();
+}
+
+std::optional<numeric::ExpertFormats> formats_of(Encoding encoding) {
+  const auto all = [](ExpertFormat format) { return numeric::ExpertFormats{format, format, format}; };
+  switch (encoding) {
+    case Encoding::kExpertsBF16:
+      return all(ExpertFormat::kBF16);
+    case Encoding::kExpertsNvfp4:
+      return all(ExpertFormat::kNvfp4);
+    case Encoding::kExpertsFp8Block:
+      return all(ExpertFormat::kFp8Block);
+    default:
+      return std::nullopt;
+  }
+}
+
+bool may_be_mixed(ExpertFormat format) {
+  return format == ExpertFormat::kBF16 || numeric::is_block_format(format);
 }
 
 bool is_ngram(Encoding encoding) {
@@ -156,8 +160,9 @@ uint64_t ngram_rows_per_block(uint64_t row_bytes) {
   return kAlignment / row_bytes;
 }
 
-std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t> shape) {
-  if (is_experts(encoding)) return experts_size(encoding, shape);
+std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t> shape,
+                                      const numeric::ExpertFormats& formats) {
+  if (is_experts(encoding)) return experts_size(formats_of(encoding).value_or(formats), shape);
   if (is_ngram(encoding)) return ngram_size(encoding, shape);
   if (integer_bits(encoding) != 0) return integers_size(encoding, shape);
   if (encoding == Encoding::kText && shape.size() != 1) return std::nullopt;

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "numeric/expert_record.h"
+
 namespace tandem::artifact {
 
 inline constexpr uint64_t kAlignment = 4096;
@@ -26,6 +28,7 @@ enum class Encoding : uint8_t {
   kExpertsBF16,      // gate, up, down row-major
   kExpertsNvfp4,     // gate, up, down in units of 16 rows x 64 inputs (numeric/nvfp4.h); scalars in NAME.scalars
   kExpertsFp8Block,  // E4M3 codes of gate, up, down row-major, then their BF16 scale grids of 128 x 128 blocks
+  kExpertsMixed,     // gate, up, down each BF16 or in units of a GGUF format, as Object::formats tells
   // Rows of the n-gram table, as many whole rows to a 4 KiB block as fit.
   kNgramF8E4M3,
   kNgramBF16,
@@ -39,6 +42,10 @@ enum class Encoding : uint8_t {
 std::string_view encoding_name(Encoding encoding);
 std::optional<Encoding> encoding_from_name(std::string_view name);
 bool is_experts(Encoding encoding);
+// The formats of all three matrices where the encoding tells them by itself: of experts that are not mixed.
+std::optional<numeric::ExpertFormats> formats_of(Encoding encoding);
+// Whether matrices of the format may stand in mixed experts: those that need nothing beside them.
+bool may_be_mixed(numeric::ExpertFormat format);
 bool is_ngram(Encoding encoding);
 // Bits of a code where the encoding is one of integer codes, else 0.
 int integer_bits(Encoding encoding);
@@ -51,9 +58,14 @@ struct Object {
   uint64_t offset = 0;        // within the part, a multiple of kAlignment
   uint64_t bytes = 0;         // of the object, without the padding to the next
   uint64_t record_bytes = 0;  // experts: the stride of a record, a multiple of kAlignment; else 0
-  int64_t packed_words = 0;   // integer codes: the int32 words of a row in the source, which tell its packing; else 0
-  std::string xxh3_128;       // of the object's bytes
+  // Experts: of gate, up and down.
+  numeric::ExpertFormats formats{};
+  int64_t packed_words = 0;  // integer codes: the int32 words of a row in the source, which tell its packing; else 0
+  std::string xxh3_128;      // of the object's bytes
 };
+
+// "bf16", "experts_mixed (iq3_s, iq3_s, iq4_nl)".
+std::string describe_encoding(const Object& object);
 
 // Bytes that an encoding and a shape ask for.
 struct ObjectSize {
@@ -62,7 +74,9 @@ struct ObjectSize {
 };
 // Nothing where the encoding cannot hold the shape: a negative dimension, a rank that it does not have, experts that
 // are not whole units, a row wider than a block, or more than 2^60 bytes.
-std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t> shape);
+// `formats` counts for mixed experts only.
+std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t> shape,
+                                      const numeric::ExpertFormats& formats = {});
 
 // Whether a source can have packed a row of integer codes in so many words: in words of floor(32 / bits) codes or as
 // one stream of bits. For other encodings only 0 is.

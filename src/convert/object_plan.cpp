@@ -50,15 +50,23 @@ bool bad_divisor(uint32_t bits) {
 
 }  // namespace
 
-ObjectPlan::ObjectPlan(std::string name, artifact::Encoding encoding, std::vector<int64_t> shape) {
+ObjectPlan::ObjectPlan(std::string name, artifact::Encoding encoding, std::vector<int64_t> shape,
+                       const numeric::ExpertFormats& formats) {
   object_.name = std::move(name);
   object_.encoding = encoding;
   object_.shape = std::move(shape);
-  const std::optional<artifact::ObjectSize> size = artifact::object_size(encoding, object_.shape);
+  object_.formats = artifact::formats_of(encoding).value_or(formats);
+  const std::optional<artifact::ObjectSize> size = artifact::object_size(encoding, object_.shape, object_.formats);
   if (!size) {
+    std::string why;
+    if (encoding == artifact::Encoding::kExpertsNvfp4) why = " (inner and hidden must be multiples of 64)";
+    if (encoding == artifact::Encoding::kExpertsMixed) {
+      why = fmt::format(" in {}, {} and {} (rows must be multiples of 16, inputs of the formats' units)",
+                        numeric::expert_format_name(formats[0]), numeric::expert_format_name(formats[1]),
+                        numeric::expert_format_name(formats[2]));
+    }
     base::bad_input(object_.name, "has the shape [{}], which {} cannot hold{}", fmt::join(object_.shape, ", "),
-                    artifact::encoding_name(encoding),
-                    encoding == artifact::Encoding::kExpertsNvfp4 ? " (inner and hidden must be multiples of 64)" : "");
+                    artifact::encoding_name(encoding), why);
   }
   object_.bytes = size->bytes;
   object_.record_bytes = size->record_bytes;

@@ -27,7 +27,8 @@ using PieceSink =
 class ObjectPlan {
  public:
   // The shape must be one that the encoding holds: throws base::Error{kBadInput} otherwise.
-  ObjectPlan(std::string name, artifact::Encoding encoding, std::vector<int64_t> shape);
+  ObjectPlan(std::string name, artifact::Encoding encoding, std::vector<int64_t> shape,
+             const numeric::ExpertFormats& formats = {});
   virtual ~ObjectPlan() = default;
 
   // Part, offset and checksum are not set.

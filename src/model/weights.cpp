@@ -99,25 +99,12 @@ ops::ExpertTable WeightLoader::experts(const std::string& name, int64_t experts,
   table.experts = experts;
   table.inner = inner;
   table.hidden = hidden;
-  switch (found.encoding) {
-    case Encoding::kExpertsBF16:
-      table.place(ops::ExpertFormat::kBF16, ops::ExpertFormat::kBF16, ops::ExpertFormat::kBF16);
-      break;
-    case Encoding::kExpertsNvfp4:
-      table.place(ops::ExpertFormat::kNvfp4, ops::ExpertFormat::kNvfp4, ops::ExpertFormat::kNvfp4);
-      table.scalars = vector(name + ".scalars", experts * 6);
-      break;
-    case Encoding::kExpertsFp8Block:
-      table.place(ops::ExpertFormat::kFp8Block, ops::ExpertFormat::kFp8Block, ops::ExpertFormat::kFp8Block);
-      break;
-    default:
-      base::bad_input(artifact_.folder().string(), "{} is stored as {}, which is no expert format", name,
-                      artifact::encoding_name(found.encoding));
+  if (!artifact::is_experts(found.encoding)) {
+    base::bad_input(artifact_.folder().string(), "{} is stored as {}, which is no encoding of experts", name,
+                    artifact::encoding_name(found.encoding));
   }
-  if (table.record_bytes != static_cast<int64_t>(found.record_bytes)) {
-    base::internal_error("artifact", "{} has records of {} bytes, the kernels expect {}", name, found.record_bytes,
-                         table.record_bytes);
-  }
+  table.place(found.formats);
+  if (found.encoding == Encoding::kExpertsNvfp4) table.scalars = vector(name + ".scalars", experts * 6);
   table.records = load(found);
   return table;
 }

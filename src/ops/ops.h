@@ -13,30 +13,25 @@
 #include <span>
 #include <vector>
 
-#include "ops/expert_format.h"
+#include "numeric/expert_record.h"
 #include "ops/weight.h"
 
 namespace tandem::ops {
 
+using numeric::ExpertFormat;
+
 // The routed experts of one layer: records of gate, up [inner, hidden] and down [hidden, inner] (docs/artifact.md).
 struct ExpertTable {
-  struct Matrix {
-    ExpertFormat format = ExpertFormat::kNvfp4;
-    int64_t offset = 0;         // of the matrix in a record
-    int64_t scales_offset = 0;  // FP8 only: of its grid of scales
-  };
-  Matrix matrices[3];  // gate, up, down
-  const std::byte* records = nullptr;
-  int64_t record_bytes = 0;
+  numeric::ExpertRecord record;
+  const std::byte* records = nullptr;  // record.bytes each
   int64_t experts = 0;
   int64_t inner = 0;
   int64_t hidden = 0;
   // NVFP4: [experts, 6]: weight_scale_2 of gate, up, down, then input_scale of gate, up, down.
   const float* scalars = nullptr;
 
-  // Sets the matrices' places and the size of a record. Throws base::Error{kBadInput} where a format cannot hold the
-  // shape.
-  void place(ExpertFormat gate, ExpertFormat up, ExpertFormat down);
+  // Sets `record`. Throws base::Error{kBadInput} where a format cannot hold the shape.
+  void place(const numeric::ExpertFormats& formats);
 };
 
 // One attention layer's part of the KV pages of one sequence. In a page: keys [kv_heads, 64, head_dim], then values

@@ -40,8 +40,10 @@ class PythonReader : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
   int read(const std::vector<std::string>& command) {
-    std::vector<std::string> arguments = {script().string(), out_.string()};
-    arguments.insert(arguments.end(), command.begin(), command.end());
+    const bool values = !command.empty() && command[0] == "values";
+    std::vector<std::string> arguments = {
+        (script().parent_path() / (values ? "artifact_values.py" : "read_artifact.py")).string(), out_.string()};
+    arguments.insert(arguments.end(), command.begin() + (values ? 1 : 0), command.end());
     return run(arguments);
   }
   std::string source_bytes(const std::filesystem::path& source, const std::string& name) {

@@ -36,7 +36,7 @@ void check(const artifact::Directory& directory) {
     require(object.part < directory.part_bytes.size());
     const uint64_t part = directory.part_bytes[object.part];
     require(object.offset % artifact::kAlignment == 0 && object.offset <= part && object.bytes <= part - object.offset);
-    const auto size = artifact::object_size(object.encoding, object.shape);
+    const auto size = artifact::object_size(object.encoding, object.shape, object.formats);
     require(size && size->bytes == object.bytes && size->record_bytes == object.record_bytes);
     if (artifact::is_experts(object.encoding)) {
       require(object.bytes == static_cast<uint64_t>(object.shape[0]) * object.record_bytes);

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "numeric/block_units.h"
+#include "numeric/expert_record.h"
 #include "numeric/expert_reference.h"
 #include "numeric/int8_activation.h"
-#include "ops/expert_types.h"
 #include "ops/host/host_ops.h"
 #include "tests/ops/kernel_sets.h"
 #include "tests/ops/random_data.h"
@@ -98,8 +98,8 @@ TEST_P(BlockProducts, MakeALayerOfExperts) {
   table.experts = kExperts;
   table.inner = inner;
   table.hidden = hidden;
-  table.place(formats[0], formats[1], formats[2]);
-  std::vector<std::byte> records(static_cast<size_t>(kExperts * table.record_bytes), std::byte{0xA5});
+  table.place({formats[0], formats[1], formats[2]});
+  std::vector<std::byte> records(static_cast<size_t>(kExperts * table.record.bytes), std::byte{0xA5});
   table.records = records.data();
   std::vector<std::byte> matrices[kExperts][3];
   for (int64_t e = 0; e < kExperts; ++e) {
@@ -109,7 +109,7 @@ TEST_P(BlockProducts, MakeALayerOfExperts) {
       matrices[e][m] = random_blocks(random_, formats[m], rows, inputs, false);
       numeric::pack_block_units(
           *numeric::find_block_unit(ggml_type_of(formats[m])), matrices[e][m], rows, inputs,
-          std::span(records).subspan(static_cast<size_t>(e * table.record_bytes + table.matrices[m].offset),
+          std::span(records).subspan(static_cast<size_t>(e * table.record.bytes + table.record.matrices[m].offset),
                                      matrices[e][m].size()));
     }
   }

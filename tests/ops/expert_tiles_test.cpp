@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "numeric/block_units.h"
+#include "numeric/expert_record.h"
 #include "numeric/expert_reference.h"
 #include "numeric/int8_activation.h"
-#include "ops/expert_types.h"
 #include "ops/host/kernels.h"
 #include "tests/ops/kernel_sets.h"
 #include "tests/ops/random_data.h"

@@ -53,7 +53,7 @@ struct Nvfp4Experts {
     table.inner = inner;
     table.hidden = hidden;
     table.scalars = scalars.data();
-    table.place(ExpertFormat::kNvfp4, ExpertFormat::kNvfp4, ExpertFormat::kNvfp4);
+    table.place({ExpertFormat::kNvfp4, ExpertFormat::kNvfp4, ExpertFormat::kNvfp4});
     return table;
   }
   numeric::Nvfp4Matrix matrix(int64_t e, int m) const {
@@ -233,8 +233,8 @@ TEST_F(ExpertsTest, Bf16AndFp8RecordsAreThePlainFormula) {
     table.inner = inner;
     table.hidden = hidden;
     const ExpertFormat format = fp8 ? ExpertFormat::kFp8Block : ExpertFormat::kBF16;
-    table.place(format, format, format);
-    ASSERT_EQ(table.record_bytes, record_bytes);
+    table.place({format, format, format});
+    ASSERT_EQ(table.record.bytes, record_bytes);
     const auto x = random_.normal(hidden);
     ids_ = {0, 3, 2};
     weights_ = {0.5F, 0.3F, 0.2F};

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "numeric/block_units.h"
 #include "numeric/expert_limits.h"
-#include "ops/expert_types.h"
 
 namespace tandem::ops::host {
 
@@ -65,7 +64,7 @@ void HostExperts::place_columns(const Ops::Experts& args) {
     Columns& columns = columns_[which];
     const int64_t inputs = inputs_of(args.table, which);
     columns = {};
-    columns.format = args.table.matrices[which].format;
+    columns.format = args.table.record.matrices[which].format;
     columns.stride = inputs * 4;
     if (args.quantise_activations && columns.format == ExpertFormat::kNvfp4) {
       columns.kind = ColumnKind::kNvfp4;
@@ -149,9 +148,9 @@ void HostExperts::make_inputs(const Ops::Experts& args, bool round) {
 void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const Group& group,
                              const float* const* columns, int64_t count, float* out) {
   const ExpertTable& table = args.table;
-  const ExpertTable::Matrix& matrix = table.matrices[rows.which];
+  const numeric::ExpertRecord::Matrix& matrix = table.record.matrices[rows.which];
   const int64_t inputs = inputs_of(table, rows.which);
-  const std::byte* record = table.records + group.expert * table.record_bytes;
+  const std::byte* record = table.records + group.expert * table.record.bytes;
   const std::byte* data = record + matrix.offset;
   thread_local Scratch<float> decoded;
   float* row = decoded.get(inputs);
@@ -177,8 +176,8 @@ void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const G
 // Where the tile that begins with `row` lies. Formats without tiles are read row by row, and fetched as they are
 // needed.
 const std::byte* HostExperts::tile_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row) {
-  const ExpertTable::Matrix& matrix = table.matrices[which];
-  const std::byte* data = table.records + expert * table.record_bytes + matrix.offset;
+  const numeric::ExpertRecord::Matrix& matrix = table.record.matrices[which];
+  const std::byte* data = table.records + expert * table.record.bytes + matrix.offset;
   const int64_t inputs = inputs_of(table, which);
   if (matrix.format == ExpertFormat::kNvfp4) return data + row * inputs / 16 * 9;
   if (!is_block_format(matrix.format)) return data;
@@ -189,7 +188,7 @@ const std::byte* HostExperts::tile_of(const ExpertTable& table, int64_t expert, 
 void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Group& group, int64_t begin, int64_t count,
                           float* out) {
   const ExpertTable& table = args.table;
-  const ExpertFormat format = table.matrices[rows.which].format;
+  const ExpertFormat format = table.record.matrices[rows.which].format;
   const int64_t inputs = inputs_of(table, rows.which);
   const Columns& columns = columns_[rows.which == kUp && shares_inputs(args, group.expert) ? kGate : rows.which];
   const std::byte* column[kBatch];

@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/expert_format.h"
+#include "numeric/expert_format.h"
 #include "ops/weight.h"
 
 namespace tandem::ops::host {
+
+using numeric::ExpertFormat;
 
 // One weight matrix [rows, inputs] in BF16 or FP32.
 struct DenseMatrix {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace tandem::ops {
+namespace tandem::numeric {
 
 enum class ExpertFormat : uint8_t { kBF16, kNvfp4, kFp8Block, kIq2s, kIq3xxs, kIq3s, kIq4xs, kIq4nl, kQ2_0 };
 inline constexpr int kExpertFormats = 9;
@@ -13,4 +13,4 @@ constexpr bool is_block_format(ExpertFormat format) {
   return format >= ExpertFormat::kIq2s;
 }
 
-}  // namespace tandem::ops
+}  // namespace tandem::numeric
