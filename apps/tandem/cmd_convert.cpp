@@ -25,7 +25,7 @@ void on_signal(int signal) {
 }
 
 struct ConvertArguments {
-  std::string source, out, mtp_from, vision_from, dense = "keep";
+  std::string source, out, mtp_from, vision_from, experts_from, texts_from, dense = "keep";
   convert::Options options;
   bool json = false;
 };
@@ -65,6 +65,8 @@ void run_convert(const ConvertArguments& arguments) {
   convert::SourceFolders source(arguments.source);
   source.mtp_from = arguments.mtp_from;
   source.vision_from = arguments.vision_from;
+  source.experts_from = arguments.experts_from;
+  source.texts_from = arguments.texts_from;
   options.stop = [](size_t) { return g_interrupted.load(); };
   // A limit on file sizes is then an error of the write, with its figures, and not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -79,7 +81,9 @@ void add_convert(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("convert", "Turn a published checkpoint into a Tandem artifact");
   const auto arguments = std::make_shared<ConvertArguments>();
   convert::Options& options = arguments->options;
-  command.add_option("source", arguments->source, "Folder of the checkpoint")->required();
+  command
+      .add_option("source", arguments->source, "Folder of the checkpoint, or a GGUF file (of a split one: any part)")
+      ->required();
   command.add_option("-o,--out", arguments->out, "Folder of the artifact to make, NAME.tandem")->required();
   command
       .add_option("--part-size", options.part_bytes,
@@ -96,6 +100,11 @@ void add_convert(CLI::App& app) {
                      "Folder of another checkpoint of the model: take its draft head");
   command.add_option("--vision-from", arguments->vision_from,
                      "Folder of another checkpoint of the model: take its vision tower");
+  command.add_option("--experts-from", arguments->experts_from,
+                     "GGUF file of the model: take its routed experts as they are, in IQ2_S, IQ3_XXS, IQ3_S, IQ4_XS, "
+                     "IQ4_NL or Q2_0");
+  command.add_option("--texts-from", arguments->texts_from,
+                     "Where the source is a GGUF file: folder of the published model's config and tokenizer");
   command.add_flag("--force", options.force, "Replace an artifact that is already there");
   command.add_option("--source-id", options.source_id, "Repository that the source came from, ORG/NAME");
   command.add_option("--source-revision", options.source_revision, "Revision of the source");

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMostFaults = 20;  // printed; --json has all
 
 struct VerifyArguments {
-  std::string artifact, against, mtp_from, vision_from;
+  std::string artifact, against, mtp_from, vision_from, experts_from, texts_from;
   bool json = false, quiet = false;
 };
 
@@ -66,6 +66,8 @@ void run_verify(const VerifyArguments& arguments) {
     source.emplace(std::filesystem::path(arguments.against));
     source->mtp_from = arguments.mtp_from;
     source->vision_from = arguments.vision_from;
+    source->experts_from = arguments.experts_from;
+    source->texts_from = arguments.texts_from;
   }
   const convert::Verification found = convert::verify(artifact, source, arguments.quiet || arguments.json);
   if (arguments.json) {
@@ -88,6 +90,10 @@ void add_verify(CLI::App& app) {
                      "With --against: the folder that convert took the draft head from");
   command.add_option("--vision-from", arguments->vision_from,
                      "With --against: the folder that convert took the vision tower from");
+  command.add_option("--experts-from", arguments->experts_from,
+                     "With --against: the GGUF file that convert took the routed experts from");
+  command.add_option("--texts-from", arguments->texts_from,
+                     "With --against a GGUF file: the folder that convert took config and tokenizer from");
   command.add_flag("--json", arguments->json, "Print the result as JSON, and no progress");
   command.add_flag("--quiet", arguments->quiet, "Show no progress");
   command.callback([arguments] { run_verify(*arguments); });

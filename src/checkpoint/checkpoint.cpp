@@ -1,10 +1,13 @@
 #include "checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory>
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/watched_file.h"
 
 namespace tandem::checkpoint {
 
@@ -75,7 +78,10 @@ void Checkpoint::open_shard(const fs::path& path) {
       parse_safetensors_header(header, file.bytes(), static_cast<uint32_t>(shards_.size()), source);
   tensors_.insert(tensors_.end(), std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end()));
   shards_.push_back({path, file.bytes(), 8 + header.size(), file.modified()});
-  files_.push_back(std::move(file));
+  const auto shared = std::make_shared<const WatchedFile>(std::move(file));
+  reads_.push_back([shared](const Tensor& tensor, uint64_t offset, std::span<std::byte> out) {
+    shared->read_at(tensor.offset + offset, out);
+  });
 }
 
 void Checkpoint::open_index(const fs::path& index_path) {
@@ -118,9 +124,29 @@ std::string Shard::name() const {
   return adopted_as.empty() ? file : adopted_as + "/" + file;
 }
 
+void Checkpoint::remove(const std::function<bool(std::string_view name)>& unwanted) {
+  std::erase_if(tensors_, [&](const Tensor& tensor) { return unwanted(tensor.name); });
+  std::vector<uint32_t> place(shards_.size(), UINT32_MAX);
+  for (const Tensor& tensor : tensors_) place[tensor.shard] = 0;
+  uint32_t kept = 0;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (place[i] == UINT32_MAX) continue;
+    if (kept != i) {
+      shards_[kept] = std::move(shards_[i]);
+      reads_[kept] = std::move(reads_[i]);
+    }
+    place[i] = kept++;
+  }
+  shards_.resize(kept);
+  reads_.resize(kept);
+  for (Tensor& tensor : tensors_) tensor.shard = place[tensor.shard];
+  index_names();
+}
+
 void Checkpoint::adopt(Checkpoint&& other, const std::string& prefix, const std::string& as) {
   const auto wanted = [&](const Tensor& tensor) { return tensor.name.starts_with(prefix); };
-  if (const auto own = std::find_if(tensors_.begin(), tensors_.end(), wanted); own != tensors_.end()) {
+  if (const auto own = std::find_if(tensors_.begin(), tensors_.end(), wanted);
+      !prefix.empty() && own != tensors_.end()) {
     base::bad_input(folder_.string(), "has the tensor {} itself; nothing named {}* can be taken from {}", own->name,
                     prefix, other.folder_.string());
   }
@@ -132,7 +158,7 @@ void Checkpoint::adopt(Checkpoint&& other, const std::string& prefix, const std:
       shard = static_cast<uint32_t>(shards_.size());
       shards_.push_back(std::move(other.shards_[tensor.shard]));
       shards_.back().adopted_as = as;
-      files_.push_back(std::move(other.files_[tensor.shard]));
+      reads_.push_back(std::move(other.reads_[tensor.shard]));
     }
     tensor.shard = shard;
     tensors_.push_back(std::move(tensor));
@@ -140,11 +166,11 @@ void Checkpoint::adopt(Checkpoint&& other, const std::string& prefix, const std:
   if (!std::any_of(tensors_.begin(), tensors_.end(), wanted)) {
     base::bad_input(other.folder_.string(), "has no tensors named {}*", prefix);
   }
-  by_name_.clear();  // its keys point into the tensors
   index_names();
 }
 
 void Checkpoint::index_names() {
+  by_name_.clear();  // its keys point into the tensors
   by_name_.reserve(tensors_.size());
   for (uint32_t i = 0; i < tensors_.size(); ++i) {
     const auto [other, fresh] = by_name_.emplace(tensors_[i].name, i);
@@ -168,19 +194,25 @@ void Checkpoint::read_config() {
 }
 
 Checkpoint Checkpoint::generated(const std::string& label, base::Json config, std::vector<Tensor> tensors, Read read) {
-  Checkpoint checkpoint;
-  checkpoint.folder_ = label;
-  checkpoint.config_ = std::move(config);
-  checkpoint.quantization_ = base::json_member(checkpoint.config_, "quantization_config");
-  checkpoint.tensors_ = std::move(tensors);
-  checkpoint.generate_ = std::move(read);
   uint64_t offset = 0;
-  for (Tensor& tensor : checkpoint.tensors_) {
+  for (Tensor& tensor : tensors) {
     tensor.shard = 0;
     tensor.offset = offset;
     offset += tensor.bytes;
   }
-  checkpoint.shards_.push_back({.path = label, .bytes = offset, .data_offset = 0, .modified = {}});
+  return view(label, std::move(config), {{.path = label, .bytes = offset, .data_offset = 0, .modified = {}}},
+              std::move(tensors), read);
+}
+
+Checkpoint Checkpoint::view(const fs::path& folder, base::Json config, std::vector<Shard> shards,
+                            std::vector<Tensor> tensors, const Read& read) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = folder;
+  checkpoint.config_ = std::move(config);
+  checkpoint.quantization_ = base::json_member(checkpoint.config_, "quantization_config");
+  checkpoint.shards_ = std::move(shards);
+  checkpoint.reads_.assign(checkpoint.shards_.size(), read);
+  checkpoint.tensors_ = std::move(tensors);
   checkpoint.index_names();
   return checkpoint;
 }
@@ -202,8 +234,7 @@ void Checkpoint::read(const Tensor& tensor, uint64_t offset, std::span<std::byte
                          "bytes {} to {} were to be read of tensor {}, which has {}", offset, offset + out.size(),
                          tensor.name, tensor.bytes);
   }
-  if (generate_) return generate_(tensor, offset, out);
-  files_[tensor.shard].read_at(tensor.offset + offset, out);
+  reads_[tensor.shard](tensor, offset, out);
 }
 
 std::vector<std::byte> Checkpoint::read(const Tensor& tensor) const {

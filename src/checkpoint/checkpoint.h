@@ -15,7 +15,6 @@
 
 #include "base/json.h"
 #include "checkpoint/tensor.h"
-#include "checkpoint/watched_file.h"
 
 namespace tandem::checkpoint {
 
@@ -37,17 +36,23 @@ class Checkpoint {
   // .safetensors file (then there is no config). Throws base::Error{kBadInput} that names file, tensor and figures.
   static Checkpoint open(const std::filesystem::path& path);
 
+  // Fills `out` with bytes of a tensor's data from `offset` on.
+  using Read = std::function<void(const Tensor& tensor, uint64_t offset, std::span<std::byte> out)>;
   // A checkpoint without files: `tensors` (shard and offset are set here) in one shard, their bytes made by `read` when
   // they are asked for. `label` stands for the folder in messages. Throws where two tensors have one name.
-  using Read = std::function<void(const Tensor& tensor, uint64_t offset, std::span<std::byte> out)>;
   static Checkpoint generated(const std::string& label, base::Json config, std::vector<Tensor> tensors, Read read);
+  // A checkpoint made of files of another kind: the tensors tell their shard, and by their offset their order in it.
+  static Checkpoint view(const std::filesystem::path& folder, base::Json config, std::vector<Shard> shards,
+                         std::vector<Tensor> tensors, const Read& read);
 
   Checkpoint(Checkpoint&&) noexcept = default;
   Checkpoint& operator=(Checkpoint&&) noexcept = default;
 
-  // Takes over the tensors of `other` whose names begin with `prefix`, and the shards that hold them, as the last ones.
-  // `as` names their origin. Throws base::Error{kBadInput} where there are none, or where this has such tensors
-  // already.
+  // Removes the tensors whose names `unwanted` accepts, and the shards that hold no others.
+  void remove(const std::function<bool(std::string_view name)>& unwanted);
+  // Takes over the tensors of `other` whose names begin with `prefix` (all, where it is empty), and the shards that
+  // hold them, as the last ones. `as` names their origin. Throws base::Error{kBadInput} where there are none, or where
+  // this has such tensors already.
   void adopt(Checkpoint&& other, const std::string& prefix, const std::string& as);
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -78,12 +83,11 @@ class Checkpoint {
 
   std::filesystem::path folder_;
   std::vector<Shard> shards_;
-  std::vector<WatchedFile> files_;  // parallel to shards_
+  std::vector<Read> reads_;  // parallel to shards_: how their tensors are read
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string_view, uint32_t> by_name_;  // keys point into tensors_
   base::Json config_;
   base::Json quantization_;
-  Read generate_;  // empty where there are files
 };
 
 }  // namespace tandem::checkpoint

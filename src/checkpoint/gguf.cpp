@@ -70,7 +70,7 @@ GgufMetadata Gguf::open_part(const fs::path& path) {
   const auto part = static_cast<uint32_t>(parts_.size());
   GgufHeader header = parse_gguf_header([&](uint64_t offset, std::span<std::byte> out) { file.read_at(offset, out); },
                                         file.bytes(), part, path.string());
-  parts_.push_back({path, file.bytes(), header.version, header.data_offset, header.tensors.size()});
+  parts_.push_back({path, file.bytes(), file.modified(), header.version, header.data_offset, header.tensors.size()});
   files_.push_back(std::move(file));
   std::move(header.tensors.begin(), header.tensors.end(), std::back_inserter(tensors_));
   return std::move(header.metadata);

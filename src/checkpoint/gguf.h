@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -19,6 +20,7 @@ namespace tandem::checkpoint {
 struct GgufPart {
   std::filesystem::path path;
   uint64_t bytes = 0;
+  timespec modified{};  // when it was last written, as it was when opened
   uint32_t version = 0;
   uint64_t data_offset = 0;
   uint64_t tensors = 0;

@@ -16,8 +16,8 @@ namespace {
 using base::Json;
 
 constexpr std::array<std::string_view, kFormats> kFormatNames = {
-    "BF16",        "F16",     "F32",        "NVFP4",           "NVFP4 (divisors)",       "FP8 128x128",
-    "FP8 128x128", "FP8 row", "FP8 tensor", "packed integers", "packed integers (dense)"};
+    "BF16",        "F16",     "F32",        "NVFP4",           "NVFP4 (divisors)",        "FP8 128x128",
+    "FP8 128x128", "FP8 row", "FP8 tensor", "packed integers", "packed integers (dense)", "blocks"};
 
 constexpr std::array<std::string_view, 3> kMethods = {"modelopt", "fp8", "compressed-tensors"};
 constexpr std::array<std::string_view, 6> kModeloptAlgorithms = {"NVFP4",     "W4A16_NVFP4",      "FP8",
@@ -96,8 +96,14 @@ Format detect_fp8_scale(const Checkpoint& checkpoint, const Tensor& scale, int64
 
 }  // namespace
 
-std::string_view format_name(Format format) {
-  return kFormatNames[static_cast<size_t>(format)];
+std::string describe(const MatrixFormat& format) {
+  if (format.format == Format::kBlocks) return std::string(numeric::ggml_type(format.blocks).name);
+  const std::string_view name = kFormatNames[static_cast<size_t>(format.format)];
+  return format.bits > 0 ? fmt::format("{} of {} bits", name, format.bits) : std::string(name);
+}
+
+std::string stacked_name(std::string_view experts, std::string_view projection) {
+  return fmt::format("{}.{}.stack", experts, projection);
 }
 
 Dtype DtypeSet::first() const {
@@ -205,6 +211,8 @@ std::vector<ExpectedTensor> matrix_tensors(const std::string& module, int64_t ro
     case Format::kPackedInt:
     case Format::kPackedIntDense:
       break;
+    case Format::kBlocks:
+      base::internal_error("checkpoint", "{} can't have blocks of its own", module);
   }
   // Any group of inputs that divides the row may share a scale.
   ExpectedTensor group_scales{module + ".weight_scale", kFloats, {}};

@@ -26,16 +26,23 @@ enum class Format : uint8_t {
   kFp8Tensor,               // weight, weight_scale: one
   kPackedInt,               // weight_packed, weight_scale, weight_shape: floor(32 / bits) codes to a word
   kPackedIntDense,          // the same tensors: codes as one stream of bits
+  kBlocks,                  // experts only, from a GGUF file: stacked_name
 };
-inline constexpr size_t kFormats = 11;
-// "NVFP4", "FP8 128x128", ...
-std::string_view format_name(Format format);
+inline constexpr size_t kFormats = 12;
 
 struct MatrixFormat {
   Format format = Format::kBF16;
-  int bits = 0;  // kPackedInt and kPackedIntDense: of a code
+  int bits = 0;                                        // kPackedInt and kPackedIntDense: of a code
+  numeric::GgmlType blocks = numeric::GgmlType::kF32;  // kBlocks: their type
   bool operator==(const MatrixFormat&) const = default;
 };
+
+// "NVFP4", "FP8 128x128", "packed integers of 3 bits", "IQ2_S", ...
+std::string describe(const MatrixFormat& format);
+
+// The routed experts' matrices of one projection ("gate_proj", "up_proj", "down_proj") in one tensor [experts, rows,
+// inputs] of blocks or BF16: a form that no published checkpoint has, only a view of a GGUF file (convert/gguf_view.h).
+std::string stacked_name(std::string_view experts, std::string_view projection);
 
 // What config.json says about quantisation, as far as tensors can't say it themselves. Throws base::Error{kBadInput}
 // where the method or the algorithm is not known.

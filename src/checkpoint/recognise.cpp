@@ -87,8 +87,8 @@ class Recogniser {
     out_.tensors = checkpoint_.tensors().size();
     for (const Tensor& tensor : checkpoint_.tensors()) out_.bytes += tensor.bytes;
     std::sort(out_.groups.begin(), out_.groups.end(), [](const GroupFormat& a, const GroupFormat& b) {
-      return std::tie(a.group, a.format.format, a.format.bits, a.fused) <
-             std::tie(b.group, b.format.format, b.format.bits, b.fused);
+      return std::tie(a.group, a.format.format, a.format.bits, a.format.blocks, a.fused) <
+             std::tie(b.group, b.format.format, b.format.bits, b.format.blocks, b.fused);
     });
     return std::move(out_);
   }
@@ -140,7 +140,23 @@ class Recogniser {
     count(group, format, false, 1, bytes);
   }
 
+  // One tensor a projection, each in a format of its own.
+  void check_stacks(const Parameter& experts) {
+    const int64_t inner = experts.shape[1];
+    const int64_t hidden = experts.shape[2];
+    for (const char* projection : kProjections) {
+      const bool down = projection == kProjections[2];
+      const Tensor& stack = *check({stacked_name(experts.name, projection),
+                                    {Dtype::kBlocks, Dtype::kBF16},
+                                    {{experts.shape[0], down ? hidden : inner, down ? inner : hidden}}});
+      MatrixFormat format;
+      if (stack.dtype == Dtype::kBlocks) format = {.format = Format::kBlocks, .bits = 0, .blocks = stack.blocks};
+      count(experts.group, format, false, static_cast<uint64_t>(experts.shape[0]), stack.bytes);
+    }
+  }
+
   void check_experts(const Parameter& experts) {
+    if (checkpoint_.find(stacked_name(experts.name, kProjections[0])) != nullptr) return check_stacks(experts);
     const Tensor* fused = checkpoint_.find(experts.name + ".gate_up_proj");
     if (fused == nullptr) {
       for_each_expert_matrix(experts, [&](const Matrix& matrix) { check_matrix(experts.group, matrix); });
@@ -219,8 +235,7 @@ std::string Recognised::text() const {
     for (const GroupFormat& entry : groups) {
       if (entry.group != static_cast<Group>(group)) continue;
       names += names.empty() ? "" : " and ";
-      names += format_name(entry.format.format);
-      if (entry.format.bits > 0) names += fmt::format(" of {} bits", entry.format.bits);
+      names += describe(entry.format);
     }
     if (names.empty() || names == "BF16") continue;
     formats += fmt::format("{}{} {}", formats.empty() ? "" : ", ", group_name(static_cast<Group>(group)), names);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "numeric/ggml_types.h"
+
 namespace tandem::checkpoint {
 
 enum class Dtype : uint8_t {
@@ -31,11 +33,12 @@ enum class Dtype : uint8_t {
   kF4,
   kF6E2M3,
   kF6E3M2,
+  kBlocks,  // of a GGUF file, Tensor::blocks tells of which type; no safetensors file has it
 };
 
-// Bits of one element.
+// Bits of one element; 0 for kBlocks.
 int dtype_bits(Dtype dtype);
-// The name that safetensors headers use, "BF16".
+// The name that safetensors headers use, "BF16"; "BLOCKS" for kBlocks.
 std::string_view dtype_name(Dtype dtype);
 std::optional<Dtype> dtype_from_name(std::string_view name);
 
@@ -43,9 +46,10 @@ std::optional<Dtype> dtype_from_name(std::string_view name);
 struct Tensor {
   std::string name;
   Dtype dtype = Dtype::kBF16;
-  std::vector<int64_t> shape;  // rank 0 is one element; a dimension may be 0
-  uint32_t shard = 0;          // index into Checkpoint::shards()
-  uint64_t offset = 0;         // of the first byte, from the start of the shard file
+  numeric::GgmlType blocks = numeric::GgmlType::kF32;  // where dtype is kBlocks; rows are whole blocks
+  std::vector<int64_t> shape;                          // rank 0 is one element; a dimension may be 0
+  uint32_t shard = 0;                                  // index into Checkpoint::shards()
+  uint64_t offset = 0;                                 // of the first byte, from the start of the shard file
   uint64_t bytes = 0;
 };
 

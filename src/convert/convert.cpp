@@ -64,12 +64,12 @@ class Conversion {
  public:
   Conversion(const SourceFolders& source, const fs::path& out, const Options& options)
       : folders_(source),
-        source_(source.base),
+        source_(source.is_gguf() ? source.base.parent_path() : source.base),
         out_(out.has_filename() ? out : out.parent_path()),
         options_(options),
         partial_(artifact::partial_folder(out)),
         checkpoint_(open_all(source, partial_)),
-        texts_(read_texts(source.base)),
+        texts_(read_texts(source.texts())),
         recognised_(checkpoint::recognise(checkpoint_)),
         plans_(plan_published(checkpoint_, texts_, options.dense)),
         last_use_(last_uses(plans_, checkpoint_.shards().size())) {}
@@ -77,11 +77,6 @@ class Conversion {
   Result run();
 
  private:
-  static checkpoint::Checkpoint open_all(const SourceFolders& folders, const fs::path& partial) {
-    checkpoint::Checkpoint checkpoint = open_source(folders.base, partial);
-    adopt_extras(checkpoint, folders);
-    return checkpoint;
-  }
   Json head() const;
   Json choices() const;
   artifact::Journal open_journal();
@@ -311,7 +306,7 @@ std::vector<SourceFile> Conversion::source_files() const {
   files.reserve(texts_.size() + checkpoint_.shards().size() + 1);
   for (const Text& text : texts_) files.push_back({text.name, text.content.size(), sha256_of(text.content)});
   const char* index = "model.safetensors.index.json";
-  if (fs::exists(source_ / index)) {
+  if (!folders_.is_gguf() && fs::exists(source_ / index)) {
     files.push_back({index, fs::file_size(source_ / index), sha256_of_file(source_ / index)});
   }
   for (const checkpoint::Shard& shard : checkpoint_.shards()) {
@@ -373,6 +368,9 @@ bool needs_conversion(const fs::path& out, bool force) {
 Result convert(const SourceFolders& source, const fs::path& out, const Options& options) {
   if (options.part_bytes < artifact::kAlignment) {
     bad_input("--part-size", "is {}, below the alignment of objects, {}", options.part_bytes, artifact::kAlignment);
+  }
+  if (options.consume && source.is_gguf()) {
+    bad_input("--consume", "deletes shards of a folder as it goes; {} is a GGUF file", source.base.string());
   }
   if (!needs_conversion(out, options.force)) {
     Result result;

@@ -1,6 +1,7 @@
 // The plans of the published formats: every code and scale is kept bit for bit.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,10 @@ std::unique_ptr<ObjectPlan> plan_experts_fused(std::string name, const checkpoin
 std::unique_ptr<ObjectPlan> plan_experts_bf16(std::string name, const std::vector<Expert>& experts);
 std::unique_ptr<ObjectPlan> plan_experts_fp8_block(std::string name, const std::vector<Expert>& experts);
 std::unique_ptr<ObjectPlan> plan_experts_nvfp4(std::string name, std::vector<Expert> experts);
+// From stacks gate, up and down [experts, rows, inputs] (checkpoint::stacked_name), each in blocks of a GGUF type that
+// experts may have, or BF16. make() throws at a scale or weight that is not finite.
+std::unique_ptr<ObjectPlan> plan_experts_stacks(std::string name,
+                                                const std::array<const checkpoint::Tensor*, 3>& stacks);
 // Their tensor scales: F32 [experts, 6], gate, up and down weight_scale_2, then gate, up and down input_scale; or
 // [experts, 3] where the checkpoint has no input scales.
 std::unique_ptr<ObjectPlan> plan_expert_scalars(std::string name, const std::vector<Expert>& experts);

@@ -1,6 +1,7 @@
 #include "convert/recipe.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -30,7 +31,8 @@ constexpr std::string_view kWeight = ".weight";
 struct ExpertsModule {
   const Tensor* gate_up = nullptr;  // fused
   const Tensor* down = nullptr;
-  std::map<int64_t, Expert> experts;  // or one by one
+  std::map<int64_t, Expert> experts;         // or one by one
+  std::array<const Tensor*, 3> stacks = {};  // or one tensor a projection
 };
 
 struct Modules {
@@ -67,6 +69,12 @@ void add_expert_tensor(ExpertsModule& module, const Tensor& tensor, std::string_
   if (rest == "gate_up_proj" || rest == "down_proj") {
     (rest == "down_proj" ? module.down : module.gate_up) = &tensor;
     return;
+  }
+  for (size_t m = 0; m < module.stacks.size(); ++m) {
+    if (rest == std::array{"gate_proj.stack", "up_proj.stack", "down_proj.stack"}[m]) {
+      module.stacks[m] = &tensor;
+      return;
+    }
   }
   const std::optional<int64_t> expert = take_number(rest);
   const size_t dot = rest.rfind('.');
@@ -168,6 +176,13 @@ void plan_experts(const std::string& name, const ExpertsModule& module, Plans& p
       bad_input(name, "has fused experts that are not exactly gate_up_proj and down_proj");
     }
     plans.push_back(plan_experts_fused(name, *module.gate_up, *module.down));
+    return;
+  }
+  if (std::ranges::any_of(module.stacks, [](const Tensor* stack) { return stack != nullptr; })) {
+    if (std::ranges::count(module.stacks, nullptr) > 0 || !module.experts.empty()) {
+      bad_input(name, "has stacked experts that are not exactly gate_proj, up_proj and down_proj");
+    }
+    plans.push_back(plan_experts_stacks(name, module.stacks));
     return;
   }
   std::vector<Expert> experts;

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "artifact/writer.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "convert/gguf_view.h"
 
 namespace tandem::convert {
 
@@ -68,6 +71,33 @@ Origin origin_of_cache(const fs::path& folder) {
   return {.repository = name, .revision = is_hex(revision, 40) ? revision : ""};
 }
 
+// The name of the module of routed experts that a tensor belongs to, or nothing.
+std::string_view experts_module(std::string_view tensor) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  const size_t at = tensor.find(kExperts);
+  return at == std::string_view::npos ? std::string_view() : tensor.substr(0, at + kExperts.size() - 1);
+}
+
+// The layers whose experts the file has lose their own.
+void replace_experts(checkpoint::Checkpoint& checkpoint, const fs::path& gguf) {
+  checkpoint::Checkpoint experts = view_gguf_experts(gguf);
+  std::unordered_set<std::string> modules;
+  for (const checkpoint::Tensor& tensor : experts.tensors()) modules.emplace(experts_module(tensor.name));
+  std::unordered_set<std::string> replaced;
+  checkpoint.remove([&](std::string_view name) {
+    const auto module = modules.find(std::string(experts_module(name)));
+    if (module == modules.end()) return false;
+    replaced.insert(*module);
+    return true;
+  });
+  for (const std::string& module : modules) {
+    if (!replaced.contains(module)) {
+      bad_input(gguf.string(), "has experts for {}, of which {} has none", module, checkpoint.folder().string());
+    }
+  }
+  checkpoint.adopt(std::move(experts), "", "experts-from");
+}
+
 }  // namespace
 
 std::vector<Text> read_texts(const fs::path& folder) {
@@ -114,13 +144,36 @@ std::vector<SourceFolders::Extra> SourceFolders::extras() const {
   std::vector<Extra> extras;
   if (!mtp_from.empty()) extras.push_back({"mtp-from", "mtp.", mtp_from});
   if (!vision_from.empty()) extras.push_back({"vision-from", "model.visual.", vision_from});
+  if (!experts_from.empty()) extras.push_back({"experts-from", nullptr, experts_from.parent_path()});
+  if (!texts_from.empty()) extras.push_back({"texts-from", nullptr, texts_from});
   return extras;
 }
 
-void adopt_extras(checkpoint::Checkpoint& checkpoint, const SourceFolders& folders) {
+const fs::path& SourceFolders::texts() const {
+  if (!is_gguf()) {
+    if (!texts_from.empty()) bad_input("--texts-from", "is for GGUF files; {} has texts of its own", base.string());
+    return base;
+  }
+  if (texts_from.empty()) {
+    bad_input(base.string(),
+              "has no config.json and no tokenizer.json beside the weights: --texts-from must name the "
+              "folder of the published model's (config.json, tokenizer.json and so on; its weights are not needed)");
+  }
+  return texts_from;
+}
+
+checkpoint::Checkpoint open_all(const SourceFolders& folders, const fs::path& partial) {
+  const fs::path config = folders.texts() / "config.json";
+  auto checkpoint =
+      folders.is_gguf()
+          ? view_gguf(folders.base, base::parse_json(base::read_text(config, kLargestText), config.string()))
+          : open_source(folders.base, partial);
+  if (!folders.experts_from.empty()) replace_experts(checkpoint, folders.experts_from);
   for (const SourceFolders::Extra& extra : folders.extras()) {
+    if (extra.prefix == nullptr) continue;
     checkpoint.adopt(checkpoint::Checkpoint::open(extra.folder), extra.prefix, extra.name);
   }
+  return checkpoint;
 }
 
 bool has_stand_ins(const fs::path& partial) {
@@ -130,7 +183,7 @@ bool has_stand_ins(const fs::path& partial) {
 
 checkpoint::Checkpoint open_source(const fs::path& folder, const fs::path& partial) {
   if (!fs::is_directory(folder)) bad_input(folder.string(), "is not a folder; a checkpoint to convert is one");
-  if (!has_stand_ins(partial)) return checkpoint::Checkpoint::open(folder);
+  if (partial.empty() || !has_stand_ins(partial)) return checkpoint::Checkpoint::open(folder);
   const fs::path view = partial / kView;
   fs::remove_all(view);
   fs::create_directories(view);

@@ -33,19 +33,25 @@ struct SourceFolders {
   SourceFolders(std::filesystem::path folder) : base(std::move(folder)) {}  // NOLINT(*-explicit-*): most have one
   SourceFolders(const char* folder) : base(folder) {}                       // NOLINT(*-explicit-*)
 
-  std::filesystem::path base;
+  std::filesystem::path base;                   // a folder, or a GGUF file
   std::filesystem::path mtp_from, vision_from;  // the draft head and the vision tower of other checkpoints, or empty
+  std::filesystem::path experts_from;           // a GGUF file with the routed experts, or empty
+  std::filesystem::path texts_from;             // the folder of config and tokenizer where the base is a GGUF file
 
-  // The folders beside `base` with the name that their shards and the provenance bear, and the prefix of the tensors.
+  bool is_gguf() const { return base.extension() == ".gguf"; }
+  // The folder of the texts. Throws base::Error{kBadInput} where it is needed and not given, or given and not needed.
+  const std::filesystem::path& texts() const;
+
+  // What stands beside `base`, under the name that its shards and the provenance bear.
   struct Extra {
     const char* name;
-    const char* prefix;
+    const char* prefix;  // of the tensors that are taken as they are; null where it is not by name
     std::filesystem::path folder;
   };
   std::vector<Extra> extras() const;
 };
-// Takes over what `folders` has beside its base.
-void adopt_extras(checkpoint::Checkpoint& checkpoint, const SourceFolders& folders);
+// The base with all that `folders` has beside it; where it is a folder, with the stand-ins of `partial` (below).
+checkpoint::Checkpoint open_all(const SourceFolders& folders, const std::filesystem::path& partial);
 
 // ---- Consuming ---------------------------------------------------------------------------------------------------
 // A shard whose tensors are all in the artifact may be deleted while the conversion goes on. A stand-in of the same

@@ -161,7 +161,7 @@ void Verifier::check_coverage() {
 // Encoding and shape of the object that the plan asks for.
 bool same_form(const Object& object, const Object& planned) {
   return object.encoding == planned.encoding && object.shape == planned.shape && object.bytes == planned.bytes &&
-         object.packed_words == planned.packed_words;
+         object.formats == planned.formats && object.packed_words == planned.packed_words;
 }
 
 void verify_against(const Artifact& artifact, const Plans& plans, Verifier& verifier) {
@@ -179,9 +179,8 @@ void verify_against(const Artifact& artifact, const Plans& plans, Verifier& veri
       verifier.fault(fmt::format("{}: the artifact has it, the source does not", object.name));
     } else if (!same_form(object, plan->object())) {
       verifier.fault(fmt::format("{}: is {} [{}] where the source asks for {} [{}]", object.name,
-                                 artifact::encoding_name(object.encoding), fmt::join(object.shape, ", "),
-                                 artifact::encoding_name(plan->object().encoding),
-                                 fmt::join(plan->object().shape, ", ")));
+                                 artifact::describe_encoding(object), fmt::join(object.shape, ", "),
+                                 artifact::describe_encoding(plan->object()), fmt::join(plan->object().shape, ", ")));
       plan = nullptr;
     }
     verifier.check(object, plan);
@@ -205,7 +204,7 @@ DensePolicy read_choices(const Artifact& artifact, const SourceFolders& folders)
     return std::ranges::any_of(extras,
                                [extra](const SourceFolders::Extra& e) { return std::string_view(e.name) == extra; });
   };
-  for (const char* extra : {"mtp-from", "vision-from"}) {
+  for (const char* extra : {"mtp-from", "vision-from", "experts-from", "texts-from"}) {
     if (choices.contains(extra) == given(extra)) continue;
     base::bad_input(source, "was made {} --{}: compare it with the same folders",
                     choices.contains(extra) ? "with" : "without", extra);
@@ -221,9 +220,8 @@ Verification verify(const Artifact& artifact, const std::optional<SourceFolders>
   std::optional<Checkpoint> checkpoint;
   Plans plans;
   if (source) {
-    checkpoint = Checkpoint::open(source->base);
-    adopt_extras(*checkpoint, *source);
-    plans = plan_published(*checkpoint, read_texts(source->base), read_choices(artifact, *source));
+    checkpoint = open_all(*source, {});
+    plans = plan_published(*checkpoint, read_texts(source->texts()), read_choices(artifact, *source));
   }
   base::Progress progress("verifying", total, base::ProgressUnit::kBytes, quiet);
   Verifier verifier(artifact, checkpoint ? &*checkpoint : nullptr, progress);

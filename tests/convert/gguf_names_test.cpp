@@ -9,9 +9,9 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/architecture.h"
+#include "gguf_model.h"
 
 namespace tandem::convert {
 namespace {
@@ -23,8 +23,9 @@ using checkpoint::Parameter;
 using checkpoint::ParameterKind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using namespace tandem::testing;
 
-GgufValue u32_value(uint32_t number, bool array = false) {
+GgufValue u32_value(uint32_t number, bool array) {
   GgufValue value;
   value.is_array = array;
   value.numbers.resize(sizeof number);
@@ -39,99 +40,16 @@ GgufValue text_value(const std::string& text) {
   return value;
 }
 
-using Figures = std::map<std::string, uint32_t>;
-
-// `figures` by their keys behind the architecture's name.
 GgufMetadata metadata_of(const std::string& architecture, const Figures& figures) {
   std::vector<GgufMetadata::Pair> pairs = {{"general.architecture", text_value(architecture)}};
   for (const auto& [key, figure] : figures) {
-    pairs.emplace_back(architecture + "." + key, u32_value(figure, key == "ple.layers"));
+    pairs.emplace_back(fmt::format("{}.{}", architecture, key), u32_value(figure, is_list(key)));
   }
   return GgufMetadata(std::move(pairs), "m.gguf");
 }
 
-base::Json demo_config(const std::string& model) {
-  const auto path = std::filesystem::path(TANDEM_SOURCE_DIR) / "models" / model / "config.json";
-  return base::parse_json(base::read_text(path, 1 << 20), path.string());
-}
-
-// The metadata that the converter would write for a config.
 GgufModel model_of(const std::string& architecture, const base::Json& config) {
-  const base::Json& text = config["text_config"];
-  const auto number = [&](const char* key) { return text[key].get<uint32_t>(); };
-  const uint32_t draft = text.value("mtp_num_hidden_layers", 0);
-  Figures figures = {{"block_count", number("num_hidden_layers") + draft},
-                     {"nextn_predict_layers", draft},
-                     {"embedding_length", number("hidden_size")},
-                     {"ssm.group_count", number("linear_num_key_heads")},
-                     {"ssm.time_step_rank", number("linear_num_value_heads")},
-                     {"ssm.state_size", number("linear_key_head_dim")},
-                     {"ssm.inner_size", number("linear_num_value_heads") * number("linear_value_head_dim")}};
-  if (architecture == "qwen4exp") {
-    figures["hyper_connection.count"] = number("hc_count");
-    figures["attention.indexer.head_count"] = number("indexer_n_heads");
-    figures["attention.indexer.key_length"] = number("indexer_head_dim");
-    figures["ple.layers"] = text["ple_layer_ids"][0].get<uint32_t>() - 1;
-  }
-  return read_gguf_model(metadata_of(architecture, figures), "m.gguf");
-}
-
-void add_all(std::vector<std::string>& out, const std::string& prefix, std::initializer_list<const char*> names) {
-  for (const char* name : names) out.push_back(prefix + name);
-}
-
-// The tensors that llama.cpp's loaders ask for (src/models/qwen35.cpp, qwen35moe.cpp, qwen4exp.cpp).
-std::vector<std::string> gguf_tensors(const GgufModel& model) {
-  const bool streams = model.streams > 1;
-  std::vector<std::string> out = {"token_embd.weight", "output.weight"};
-  if (streams) {
-    add_all(out, "output_hc_", {"norm.weight", "down.weight", "up.weight"});
-    out.emplace_back("per_layer_token_embd.weight");
-  } else {
-    out.emplace_back("output_norm.weight");
-  }
-  for (int64_t i = 0; i < model.layers + model.draft_layers; ++i) {
-    const std::string block = "blk." + std::to_string(i) + ".";
-    if (streams) {
-      for (const char* half : {"hc_attn_", "hc_ffn_"}) {
-        add_all(out, block + half, {"norm.weight", "down.weight", "up.weight", "inject.weight"});
-      }
-    } else {
-      add_all(out, block, {"attn_norm.weight", "post_attention_norm.weight"});
-    }
-    if (i < model.layers && (i + 1) % 4 != 0) {
-      add_all(out, block,
-              {"attn_qkv.weight", "attn_gate.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_beta.weight",
-               "ssm_alpha.weight", "ssm_norm.weight", "ssm_out.weight"});
-    } else {
-      add_all(out, block,
-              {"attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "attn_q_norm.weight",
-               "attn_k_norm.weight"});
-      if (streams) {
-        add_all(out, block + "indexer.", {"q_proj.weight", "k_proj.weight", "q_norm.weight", "k_norm.weight"});
-      }
-    }
-    if (i == model.ngram_layer) {
-      add_all(
-          out, block + "ple_",
-          {"key.weight", "value.weight", "norm_key.weight", "norm_query.weight", "norm_conv.weight", "conv1d.weight"});
-    }
-    if (model.family == "qwen3_5") {
-      add_all(out, block + "ffn_", {"gate.weight", "up.weight", "down.weight"});
-    } else {
-      add_all(out, block + "ffn_",
-              {"gate_inp.weight", "gate_exps.weight", "up_exps.weight", "down_exps.weight", "gate_inp_shexp.weight",
-               "gate_shexp.weight", "up_shexp.weight", "down_shexp.weight"});
-    }
-    if (i < model.layers) continue;
-    add_all(out, block + "nextn.", {"eh_proj.weight", "enorm.weight", "hnorm.weight"});
-    if (streams) {
-      add_all(out, block + "nextn.hc_head_", {"norm.weight", "down.weight", "up.weight"});
-    } else {
-      out.push_back(block + "nextn.shared_head_norm.weight");
-    }
-  }
-  return out;
+  return read_gguf_model(metadata_of(architecture, gguf_figures(architecture, config)), "m.gguf");
 }
 
 // The checkpoint's tensors as pieces name them, with the rows at which pieces of them begin.
@@ -156,7 +74,7 @@ std::set<std::pair<std::string, int64_t>> expected_pieces(const base::Json& conf
 void expect_all_parameters(const std::string& architecture, const base::Json& config) {
   const GgufModel model = model_of(architecture, config);
   std::set<std::pair<std::string, int64_t>> seen;
-  for (const std::string& tensor : gguf_tensors(model)) {
+  for (const std::string& tensor : gguf_tensors(model, config)) {
     for (const CheckpointPiece& piece : checkpoint_pieces(model, tensor, "m.gguf")) {
       EXPECT_TRUE(seen.emplace(piece.name, piece.first_row).second) << piece.name;
     }
@@ -210,7 +128,7 @@ TEST(GgufNames, TheDraftHeadIsTheBlockBehindTheLayers) {
 
 TEST(GgufNames, OnlyZeroCentredNormsHoldOnePlus) {
   const GgufModel model = flash_next();
-  for (const std::string& tensor : gguf_tensors(model)) {
+  for (const std::string& tensor : gguf_tensors(model, demo_config("demo-flash"))) {
     const bool norm = tensor.find("norm") != std::string::npos && tensor.find("ssm_norm") == std::string::npos;
     for (const CheckpointPiece& piece : checkpoint_pieces(model, tensor, "m.gguf")) {
       EXPECT_EQ(piece.form, tensor.ends_with("ssm_a") ? GgufForm::kMinusExp
