@@ -33,7 +33,7 @@ TEST(Captures, EveryChatRequestIsReadOrRefusedByTheNameOfAFieldNotYetHonoured) {
   for (const base::Json& body : bodies) {
     try {
       const ChatRequest chat = chat_request(body);
-      EXPECT_EQ(chat.model, body["model"]);
+      EXPECT_EQ(chat.model, body["model"].get<std::string>());
       EXPECT_EQ(chat.stream, body.value("stream", false));
       EXPECT_FALSE(chat.request.messages.empty());
       EXPECT_EQ(chat.request.messages.back().role,

@@ -57,7 +57,8 @@ class SequenceTest : public testing::Test {
     return output.logits;
   }
   static std::vector<float> expected(int32_t first, int32_t count) {
-    std::vector<float> out = {static_cast<float>((2 * first + count - 1) * count / 2)};
+    const int32_t sum = (2 * first + count - 1) * count / 2;
+    std::vector<float> out = {static_cast<float>(sum)};
     for (int32_t i = 0; i < count; ++i) out.push_back(static_cast<float>(first + i));
     return out;
   }

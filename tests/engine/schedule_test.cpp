@@ -302,7 +302,7 @@ TEST(Schedule, ManyClientsSubmitAndCancelAtOnce) {
   for (int client = 0; client < 4; ++client) {
     clients.emplace_back([&, client] {
       for (int i = 0; i < 25; ++i) {
-        const auto request = start(*engine, prompt_of(static_cast<size_t>(1 + i), 10 + i));
+        const auto request = start(*engine, prompt_of(size_t{1} + static_cast<size_t>(i), 10 + i));
         if ((i + client) % 3 == 0) engine->cancel(request.id);
         const FinishReason reason = request.log->wait().reason;
         if (reason == FinishReason::kLength || reason == FinishReason::kCancelled) ++ended;

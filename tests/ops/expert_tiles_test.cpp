@@ -61,10 +61,9 @@ TEST(ExpertTiles, Nvfp4) {
         ASSERT_TRUE(set->quantise_nvfp4(x.data() + c * inputs, inputs, input_scale, blocks[c]));
         columns[c] = blocks[c];
       }
-      float out[kColumns * 16];
-      std::memset(out, 0xA5, sizeof out);
-      set->nvfp4_w4a4({tile.data(), tile.data()}, inputs, columns, kColumns, scale, out);
-      ASSERT_EQ(std::memcmp(out, want, sizeof want), 0) << set->name << ", tile " << round;
+      auto out = poisoned(kColumns * 16);
+      set->nvfp4_w4a4({tile.data(), tile.data()}, inputs, columns, kColumns, scale, out.data());
+      ASSERT_EQ(std::memcmp(out.data(), want, out.size() * sizeof(float)), 0) << set->name << ", tile " << round;
     }
   }
 }

@@ -14,7 +14,6 @@ namespace {
 using test::fetch;
 using test::get;
 using test::RunningServer;
-using testing::HasSubstr;
 
 Router guarded(ApiKeys keys, std::vector<std::string> hosts = {}) {
   Router router;

@@ -22,6 +22,7 @@ using testing::ScriptedOptions;
 
 int open_descriptors() {
   DIR* folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return -1;
   int count = 0;
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);

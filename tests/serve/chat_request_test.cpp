@@ -9,7 +9,6 @@ namespace tandem::serve {
 namespace {
 
 using base::Json;
-using testing::HasSubstr;
 using text::ReasoningEffort;
 using text::Role;
 

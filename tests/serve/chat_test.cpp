@@ -181,7 +181,8 @@ TEST(ChatCompletion, EndsAtStopStringsAndLimits) {
   EXPECT_EQ(stopped.at("finish_reason"), "stop");
   const Json cut = choice({{"max_tokens", 3}});
   EXPECT_EQ(cut.at("finish_reason"), "length");
-  EXPECT_EQ(sum(server.chunks(ask("count", {{"max_completion_tokens", 3}}))).content, cut.at("message").at("content"));
+  EXPECT_EQ(sum(server.chunks(ask("count", {{"max_completion_tokens", 3}}))).content,
+            cut.at("message").at("content").get<std::string>());
 }
 
 TEST(ChatCompletion, BadRequestsAreNamedAndTheServerLives) {

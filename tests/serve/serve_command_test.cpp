@@ -31,8 +31,11 @@ class Process {
     pid_ = fork();
     if (pid_ != 0) return;
     unsetenv("TANDEM_API_KEY");
-    dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
-    dup2(open(error.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+    const int out_fd = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int error_fd = open(error.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (out_fd < 0 || error_fd < 0) _exit(127);
+    dup2(out_fd, STDOUT_FILENO);
+    dup2(error_fd, STDERR_FILENO);
     execv(TANDEM_BINARY, words.data());
     _exit(127);
   }

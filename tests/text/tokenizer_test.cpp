@@ -239,9 +239,8 @@ TEST(Detokenizer, ReplacesWhatIsNoCharacter) {
 }
 
 TEST(Utf8, KnowsWhatIsACharacter) {
-  for (const char* invalid : {"\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80", "\xF5",
-                              "\xC3"
-                              "A"}) {
+  for (const char* invalid :
+       {"\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80", "\xF5", "\303A"}) {
     EXPECT_EQ(utf8_at(invalid, 0).kind, Utf8Kind::kInvalid);
   }
   EXPECT_EQ(utf8_at("\xF0\x9F\x9A\x80", 0).code_point, 0x1F680u);
