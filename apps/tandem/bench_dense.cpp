@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ struct DenseOptions {
   int64_t inputs = 5120;
   uint64_t megabytes = 1024;
   std::vector<std::string> formats;
-  std::vector<int> columns = {1, 2, 4, 8};
+  std::vector<int> columns = {1, 2, 4, 8, 512};
   bool json = false;
 };
 
@@ -57,6 +58,7 @@ std::vector<std::string> dense_format_names() {
 }
 
 constexpr int64_t kGroup = 128;
+constexpr int kFewColumns = 8;
 
 struct MatrixBytes {
   int64_t codes = 0;
@@ -142,17 +144,18 @@ Matrices make_matrices(base::WorkerPool& pool, const DenseOptions& options, Weig
 }
 
 // Seconds of one pass over all matrices.
-double run_dense_pass(ops::host::HostOps& host, const Matrices& matrices, int64_t columns, const std::vector<float>& x,
-                      std::vector<float>& y) {
+double run_dense_pass(ops::host::HostOps& host, std::span<const ops::Weight> matrices, int64_t columns,
+                      const std::vector<float>& x, std::vector<float>& y) {
   const auto begin = std::chrono::steady_clock::now();
-  for (const ops::Weight& weight : matrices.weights) host.linear(x.data(), columns, weight, false, y.data());
+  for (const ops::Weight& weight : matrices) host.linear(x.data(), columns, weight, false, y.data());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!std::isfinite(y[0]) || y[0] == 0.0F) base::internal_error("bench", "the product is {}", y[0]);
   return seconds;
 }
 
-void measure_dense(BenchReport& report, base::WorkerPool& pool, const DenseOptions& options,
-                   const DenseFormat& format) {
+// `matmul_rate`: the machine's multiply-adds, in 10^9 operations a second.
+void measure_dense(BenchReport& report, base::WorkerPool& pool, const DenseOptions& options, const DenseFormat& format,
+                   double matmul_rate) {
   const Matrices matrices = make_matrices(pool, options, format.format);
   // The ceiling is read from the very memory that the matrices lie in.
   const Ceiling read =
@@ -165,17 +168,27 @@ void measure_dense(BenchReport& report, base::WorkerPool& pool, const DenseOptio
   std::normal_distribution<float> normal;
   ops::host::HostOps host(pool, true);
   for (const int columns : options.columns) {
+    // Many columns are bound by operations: a part of the matrices is enough.
+    const size_t count =
+        columns <= kFewColumns ? matrices.weights.size() : std::min<size_t>(2, matrices.weights.size());
     std::vector<float> x(static_cast<size_t>(columns * options.inputs));
     for (float& value : x) value = normal(random);
     std::vector<float> y(static_cast<size_t>(columns * options.rows));
     std::vector<double> seconds;
     for (int round = -1; round < options.rounds; ++round) {  // round -1 warms up
-      const double pass = run_dense_pass(host, matrices, columns, x, y);
+      const double pass = run_dense_pass(host, std::span(matrices.weights).first(count), columns, x, y);
       if (round >= 0) seconds.push_back(pass);
     }
     const std::string name = fmt::format("dense.{}.c{}", format.name, columns);
-    report.raw[name] = {{"bytes", matrices.bytes}, {"matrices", matrices.weights.size()}, {"s", seconds}};
-    report.figures[name + ".read_fraction"] = static_cast<double>(matrices.bytes) / median(seconds) / 1e9 / read_rate;
+    const int64_t bytes = matrices.bytes / static_cast<int64_t>(matrices.weights.size()) * static_cast<int64_t>(count);
+    const int64_t operations = 2 * static_cast<int64_t>(count) * columns * options.rows * options.inputs;
+    report.raw[name] = {{"bytes", bytes}, {"matrices", count}, {"operations", operations}, {"s", seconds}};
+    if (columns <= kFewColumns) {
+      report.figures[name + ".read_fraction"] = static_cast<double>(bytes) / median(seconds) / 1e9 / read_rate;
+    } else {
+      report.figures[name + ".gflop_s"] = static_cast<double>(operations) / median(seconds) / 1e9;
+      report.figures[name + ".matmul_fraction"] = report.figures[name + ".gflop_s"].get<double>() / matmul_rate;
+    }
   }
 }
 
@@ -189,9 +202,13 @@ void bench_dense(const DenseOptions& options) {
   BenchReport report;
   report.bench = "dense";
   report.threads = pool.threads();
+  const Ceiling matmul = measure_matmul(pool, options.rounds);
+  report.raw["matmul"] = {{"operations", matmul.amount}, {"s", matmul.seconds}};
+  const double matmul_rate = static_cast<double>(matmul.amount) / median(matmul.seconds) / 1e9;
+  report.figures["matmul_gflop_s"] = matmul_rate;
   for (const DenseFormat& format : kDenseFormats) {
     if (std::find(options.formats.begin(), options.formats.end(), format.name) == options.formats.end()) continue;
-    measure_dense(report, pool, options, format);
+    measure_dense(report, pool, options, format, matmul_rate);
   }
   report.print(options.json);
 }

@@ -29,22 +29,28 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 TEST_F(KernelsTest, LinearDependsOnNeitherInstructionSetNorColumnsNorRange) {
   for (const bool bf16 : {true, false}) {
     for (int round = 0; round < 20; ++round) {
-      const int64_t inputs = random_.between(1, 300);
-      const int64_t rows = random_.between(1, 21);
-      const int64_t columns = random_.between(1, 11);
+      // Beyond a piece of the inputs and a block of rows, too.
+      const int64_t inputs = random_.between(1, round % 4 == 0 ? 9000 : 300);
+      const int64_t rows = random_.between(1, 70);
+      const int64_t columns = random_.between(1, 21);
       const auto x = random_.normal(inputs * columns);
       const auto bits = random_.normal_bf16(rows * inputs);
       const auto floats = random_.normal(rows * inputs);
-      const DenseMatrix w{bf16 ? static_cast<const void*>(bits.data()) : floats.data(), bf16, inputs};
+      const Weight w{.data = bf16 ? static_cast<const void*>(bits.data()) : floats.data(),
+                     .format = bf16 ? WeightFormat::kBF16 : WeightFormat::kF32,
+                     .rows = rows,
+                     .inputs = inputs};
+      std::vector<float> scratch(static_cast<size_t>(dense_scratch_floats(inputs)));
       auto wide = poisoned(rows * columns);
       auto wide_upper = poisoned(rows * columns);
       auto single = wide;
       auto single_upper = wide;
-      avx512_kernels()->linear(x.data(), inputs, columns, w, 0, rows, wide.data(), wide_upper.data(), rows);
+      avx512_kernels()->linear(x.data(), inputs, columns, w, 0, rows, wide.data(), wide_upper.data(), rows,
+                               scratch.data());
       for (int64_t c = 0; c < columns; ++c) {
         for (int64_t r = 0; r < rows; ++r) {
           narrow_.linear(x.data() + c * inputs, inputs, 1, w, r, r + 1, single.data() + c * rows,
-                         single_upper.data() + c * rows, rows);
+                         single_upper.data() + c * rows, rows, nullptr);
         }
       }
       expect_same_bits(wide, single);

@@ -42,7 +42,7 @@ void expect_bits(const std::vector<float>& got, const std::vector<float>& want, 
 TEST_P(Quantised, ProductsAreTheScalarDefinitionBitForBit) {
   for (int round = 0; round < 40; ++round) {
     const int64_t inputs = draw_inputs();
-    const int64_t rows = random_.between(1, 37);
+    const int64_t rows = random_.between(1, 50);
     const int64_t columns = random_.between(1, 20);
     const QuantisedMatrix m = maker_.make(GetParam(), rows, inputs);
     const auto x = random_.normal(inputs * columns);
@@ -64,9 +64,9 @@ TEST_P(Quantised, ProductsAreTheScalarDefinitionBitForBit) {
       for (const Kernels* kernels : kernel_sets()) {
         auto y = poisoned(rows * columns);
         auto upper = y;
-        std::vector<float> scratch(static_cast<size_t>(kDenseScratchRows * inputs));
-        kernels->linear_quantised(x.data(), inputs, columns, m.weight, begin, end, y.data(),
-                                  halves ? upper.data() : nullptr, rows, scratch.data());
+        std::vector<float> scratch(static_cast<size_t>(dense_scratch_floats(inputs)));
+        kernels->linear(x.data(), inputs, columns, m.weight, begin, end, y.data(), halves ? upper.data() : nullptr,
+                        rows, scratch.data());
         const std::string what =
             fmt::format("{}: [{}, {}], {} columns, halves {}", kernels->name, rows, inputs, columns, halves);
         expect_bits(y, want, what);

@@ -1,6 +1,7 @@
 // Embedding and dense products in every weight format.
 #include <algorithm>
 
+#include "base/units.h"
 #include "ops/host/host_ops.h"
 
 namespace tandem::ops::host {
@@ -9,6 +10,7 @@ namespace {
 
 // Work worth handing to another thread: about 20 microseconds of FMAs.
 constexpr int64_t kLinearGrain = 1 << 18;
+constexpr int64_t kManyColumns = 9;  // from here on rows are decoded in blocks
 
 }  // namespace
 
@@ -32,16 +34,22 @@ void HostOps::embed(const Weight& table, std::span<const int32_t> ids, int64_t c
 void HostOps::run_linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y, float* upper) {
   const float* inputs = product_inputs(x, tokens * w.inputs, exact_inputs);
   const int64_t products = std::max<int64_t>(1, tokens * w.inputs);
-  const bool plain = w.format == WeightFormat::kBF16 || w.format == WeightFormat::kF32;
-  const DenseMatrix matrix{w.data, w.format == WeightFormat::kBF16, w.inputs};
-  pool_.run(w.rows, std::max<int64_t>(4, kLinearGrain / products), [&](int64_t begin, int64_t end) {
-    if (plain) {
-      kernels_.linear(inputs, w.inputs, tokens, matrix, begin, end, y, upper, w.rows);
-      return;
+  const auto rows = [&](int64_t begin, int64_t end) {
+    thread_local Scratch<float> scratch;
+    kernels_.linear(inputs, w.inputs, tokens, w, begin, end, y, upper, w.rows,
+                    scratch.get(dense_scratch_floats(w.inputs)));
+  };
+  if (tokens < kManyColumns) {
+    pool_.run(w.rows, std::max<int64_t>(4, kLinearGrain / products), rows);
+    return;
+  }
+  // Whole blocks of rows, or as large ones as leave every thread three.
+  const int64_t share = base::ceil_div(w.rows, 3 * pool_.threads());
+  const int64_t block = std::clamp<int64_t>(base::ceil_div(share, 4) * 4, 4, dense_block_rows(w.inputs));
+  pool_.run(base::ceil_div(w.rows, block), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin * block; row < std::min(end * block, w.rows); row += block) {
+      rows(row, std::min(row + block, w.rows));
     }
-    thread_local Scratch<float> decoded;
-    kernels_.linear_quantised(inputs, w.inputs, tokens, w, begin, end, y, upper, w.rows,
-                              decoded.get(kDenseScratchRows * w.inputs));
   });
 }
 

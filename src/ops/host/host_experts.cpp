@@ -155,9 +155,10 @@ void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const G
   thread_local Scratch<float> decoded;
   float* row = decoded.get(inputs);
   for (int64_t r = 0; r < rows.count; ++r) {
-    DenseMatrix weights{row, false, inputs};
+    Weight weights{.data = row, .format = WeightFormat::kF32, .rows = 1, .inputs = inputs};
     if (matrix.format == ExpertFormat::kBF16) {
-      weights = {data + (rows.begin + r) * inputs * 2, true, inputs};
+      weights.data = data + (rows.begin + r) * inputs * 2;
+      weights.format = WeightFormat::kBF16;
     } else if (matrix.format == ExpertFormat::kFp8Block) {
       const auto* grid = reinterpret_cast<const uint16_t*>(record + matrix.scales_offset);
       kernels_.decode_fp8_row(reinterpret_cast<const uint8_t*>(data) + (rows.begin + r) * inputs,
@@ -168,7 +169,7 @@ void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const G
                                 {row, static_cast<size_t>(inputs)});
     }
     for (int64_t c = 0; c < count; ++c) {
-      kernels_.linear(columns[c], inputs, 1, weights, 0, 1, out + c * kExpertTileRows + r, nullptr, 1);
+      kernels_.linear(columns[c], inputs, 1, weights, 0, 1, out + c * kExpertTileRows + r, nullptr, 1, nullptr);
     }
   }
 }

@@ -123,8 +123,8 @@ void HostOps::ngram_memory(const NgramWeights& w, const float* rows, int64_t tok
   const float root = std::sqrt(static_cast<float>(hidden));
   for (int64_t i = 0; i < tokens * streams; ++i) {
     float score = 0;
-    const DenseMatrix row{key + i * hidden, false, hidden};
-    kernels_.linear(query + i * hidden, hidden, 1, row, 0, 1, &score, nullptr, 1);
+    const Weight row{.data = key + i * hidden, .format = WeightFormat::kF32, .rows = 1, .inputs = hidden};
+    kernels_.linear(query + i * hidden, hidden, 1, row, 0, 1, &score, nullptr, 1, nullptr);
     score /= root;
     score = std::copysign(std::sqrt(std::max(std::fabs(score), 1e-6F)), score) * (score == 0.0F ? 0.0F : 1.0F);
     kernels_.sigmoid_scaled(&score, 1, 1.0F, 1.0F);

@@ -14,13 +14,6 @@ namespace tandem::ops::host {
 
 using numeric::ExpertFormat;
 
-// One weight matrix [rows, inputs] in BF16 or FP32.
-struct DenseMatrix {
-  const void* data = nullptr;
-  bool bf16 = true;
-  int64_t inputs = 0;
-};
-
 // Keys and values of up to kAttentionPiece tokens of one kv head, by token.
 inline constexpr int64_t kAttentionPiece = 256;
 struct AttentionPiece {
@@ -95,21 +88,27 @@ struct Tile {
 };
 inline constexpr int64_t kExpertPrefetchBytes = 4096;
 
-inline constexpr int64_t kDenseScratchRows = 16;
+// Rows of a matrix that are decoded together for many columns: they stay in a second-level cache of 1 MiB.
+inline constexpr int64_t kMostBlockRows = 32;
+constexpr int64_t dense_block_rows(int64_t inputs) {
+  return inputs <= 8192 ? kMostBlockRows : kMostBlockRows / 2;
+}
+inline constexpr int64_t kMostBlockedColumns = 8;
+// Floats that a product needs beside its operands: a block of rows, and sixteen lanes a sum.
+constexpr int64_t dense_scratch_floats(int64_t inputs) {
+  return dense_block_rows(inputs) * (inputs + 16 * kMostBlockedColumns);
+}
 
 struct Kernels {
   const char* name;
 
-  // y[t, n] = sum over k of x[t, k] * w[n, k] for n in [row_begin, row_end). In lanes of 16 along k, one accumulator a
-  // lane, reduced in a fixed tree: the bits depend on neither the number of columns nor the range of rows. With
-  // `y_upper` the inputs [0, K/2) go to y and [K/2, K) to y_upper.
-  void (*linear)(const float* x, int64_t x_stride, int64_t columns, const DenseMatrix& w, int64_t row_begin,
-                 int64_t row_end, float* y, float* y_upper, int64_t y_stride);
-  // The same for a quantised matrix. Weights are decoded to FP32 with their scales of blocks and groups (exact, or
-  // rounded once where such a scale is FP32), summed as above, and the sum takes what scales the row or the tensor.
-  // `scratch` has kDenseScratchRows * inputs floats; the bits do not depend on whether it is used.
-  void (*linear_quantised)(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
-                           int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch);
+  // y[t, n] = sum over k of x[t, k] * w[n, k] for n in [row_begin, row_end). Weights are decoded to FP32 with their
+  // scales of blocks and groups (exact, or rounded once where such a scale is FP32), summed in lanes of 16 along k, one
+  // accumulator a lane, and reduced in a fixed tree; the sum takes what scales the row or the tensor. The bits depend
+  // on neither the number of columns nor the range of rows. With `y_upper` the inputs [0, K/2) go to y and [K/2, K) to
+  // y_upper. `scratch` has dense_scratch_floats(inputs); BF16 and FP32 weights need none for up to eight columns.
+  void (*linear)(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin, int64_t row_end,
+                 float* y, float* y_upper, int64_t y_stride, float* scratch);
   // Row `row` of any matrix in FP32, all scales applied.
   void (*decode_row)(const Weight& w, int64_t row, float* out);
   void (*round_to_bf16)(const float* x, int64_t count, float* out);  // to nearest even, back in FP32

@@ -1,11 +1,11 @@
-// y = x * w^T for quantised weights, in the lane order of linear.h.
+// y = x * w^T for weights of every format, in the lane order of linear.h.
 //
 // Up to kDirectColumns columns decode in registers, tile by tile: bound by the weights' bytes at one column and by
-// FMAs at eight. More columns decode kDenseScratchRows rows once and run the FP32 tiles over them, columns outside, so
-// that the rows stay in the second-level cache. Both take the same FMAs in the same order.
+// FMAs at eight. More columns decode a block of rows once (blocked.h). Both take the same FMAs in the same order.
 #pragma once
 
 #include "ops/host/kernels.h"
+#include "ops/host/kernels/blocked.h"
 #include "ops/host/kernels/decode.h"
 #include "ops/host/kernels/linear.h"
 
@@ -120,29 +120,39 @@ inline void decode_inputs(Row& row, int64_t inputs, float* out) {
   }
 }
 
-// `count` rows decoded in scratch, columns outside, then what finish() does.
+// Rows [row, row + count) as FP32: where they are so already, or decoded in scratch.
 template <typename Row>
-inline void scratch_rows(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row, int64_t count,
-                         float* y, float* y_upper, int64_t y_stride, float* scratch) {
-  Row rows[kDenseScratchRows];
+inline const float* rows_in_fp32(Row* rows, const Weight& w, int64_t row, int64_t count, float* scratch) {
   for (int64_t r = 0; r < count; ++r) {
     rows[r] = Row(w, row + r);
     decode_inputs(rows[r], w.inputs, scratch + r * w.inputs);
   }
-  float* const lower = y + row;
-  float* const upper = y_upper != nullptr ? y_upper + row : nullptr;
-  for (int64_t c = 0; c < columns; c += kTileColumns) {
-    const int64_t tile = columns - c < kTileColumns ? columns - c : kTileColumns;
-    linear_range(x + c * x_stride, x_stride, tile, scratch, w.inputs, 0, count, lower + c * y_stride,
-                 upper != nullptr ? upper + c * y_stride : nullptr, y_stride);
-  }
-  for (int64_t c = 0; c < columns; ++c) {
-    for (int64_t r = 0; r < count; ++r) {
-      float& sum = lower[c * y_stride + r];
-      sum = rows[r].finish(sum);
-      if (upper == nullptr) continue;
-      float& other = upper[c * y_stride + r];
-      other = rows[r].finish(other);
+  return scratch;
+}
+
+template <typename Row>
+inline void blocked_range(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
+                          int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch) {
+  const int64_t most = dense_block_rows(w.inputs);
+  float* const decoded = scratch + 16 * kMostBlockedColumns * most;
+  const int64_t middle = y_upper != nullptr ? w.inputs / 2 : w.inputs;
+  for (int64_t row = row_begin; row < row_end; row += most) {
+    const int64_t count = row_end - row < most ? row_end - row : most;
+    Row rows[kMostBlockRows];
+    const float* matrix = rows_in_fp32(rows, w, row, count, decoded);
+    blocked_rows(x, x_stride, columns, matrix, w.inputs, count, middle, y + row, y_stride, scratch);
+    if (y_upper != nullptr) {
+      blocked_rows(x + middle, x_stride, columns, matrix + middle, w.inputs, count, w.inputs - middle, y_upper + row,
+                   y_stride, scratch);
+    }
+    for (int64_t c = 0; c < columns; ++c) {
+      for (int64_t r = 0; r < count; ++r) {
+        float& sum = y[c * y_stride + row + r];
+        sum = rows[r].finish(sum);
+        if (y_upper == nullptr) continue;
+        float& other = y_upper[c * y_stride + row + r];
+        other = rows[r].finish(other);
+      }
     }
   }
 }
@@ -152,11 +162,7 @@ inline void linear_decoded(const float* x, int64_t x_stride, int64_t columns, co
                            int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch) {
   const int64_t step = y_upper != nullptr ? 2 * kLanes : kLanes;
   if (columns > kDirectColumns || w.inputs % step != 0) {
-    for (int64_t row = row_begin; row < row_end; row += kDenseScratchRows) {
-      const int64_t count = row_end - row < kDenseScratchRows ? row_end - row : kDenseScratchRows;
-      scratch_rows<Row>(x, x_stride, columns, w, row, count, y, y_upper, y_stride, scratch);
-    }
-    return;
+    return blocked_range<Row>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
   }
   const auto upper = [&](int64_t c) { return y_upper != nullptr ? y_upper + c * y_stride : nullptr; };
   int64_t c = 0;
@@ -197,8 +203,48 @@ inline void with_decoder(WeightFormat format, const Body& body) {
   }
 }
 
-inline void linear_quantised(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
-                             int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch) {
+// BF16 and FP32 rows: few columns read them as they are.
+template <typename W>
+class PlainRow {
+ public:
+  PlainRow() = default;
+  PlainRow(const Weight& w, int64_t row) : row_(static_cast<const W*>(w.data) + row * w.inputs) {}
+  const W* data() const { return row_; }
+  float finish(float sum) const { return sum; }
+
+ private:
+  const W* row_ = nullptr;
+};
+
+inline const float* rows_in_fp32(PlainRow<float>*, const Weight& w, int64_t row, int64_t, float*) {
+  return static_cast<const float*>(w.data) + row * w.inputs;
+}
+inline const float* rows_in_fp32(PlainRow<uint16_t>*, const Weight& w, int64_t row, int64_t count, float* scratch) {
+  const uint16_t* bits = static_cast<const uint16_t*>(w.data) + row * w.inputs;
+  const int64_t elements = count * w.inputs;  // rows lie one behind the other
+  int64_t i = 0;
+  for (; i + kLanes <= elements; i += kLanes) store(scratch + i, load_bf16(bits + i));
+  for (; i < elements; ++i) scratch[i] = load_scale(bits, ScaleType::kBF16, i);
+  return scratch;
+}
+
+template <typename W>
+inline void linear_plain(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
+                         int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch) {
+  if (columns > kDirectColumns) {
+    return blocked_range<PlainRow<W>>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
+  }
+  linear_range(x, x_stride, columns, static_cast<const W*>(w.data), w.inputs, row_begin, row_end, y, y_upper, y_stride);
+}
+
+inline void linear(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
+                   int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch) {
+  if (w.format == WeightFormat::kBF16) {
+    return linear_plain<uint16_t>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
+  }
+  if (w.format == WeightFormat::kF32) {
+    return linear_plain<float>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
+  }
   with_decoder(w.format, [&]<typename Row>(Row*) {
     linear_decoded<Row>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
   });

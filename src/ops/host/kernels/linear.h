@@ -1,6 +1,6 @@
-// y = x * w^T in FP32 accumulation, weights BF16 or FP32.
+// y = x * w^T in FP32 accumulation for few columns, weights BF16 or FP32: bound by the weights' bytes.
 //
-// Bound at few columns: the weights' bytes; at many: FMA rate and the x tile's traffic from L2. Tiles of R rows and C
+// Tiles of R rows and C
 // columns keep R * C accumulators of 16 lanes in registers; the sum of one (row, column) is the same in any tile.
 #pragma once
 
@@ -95,17 +95,6 @@ inline void linear_range(const float* x, int64_t x_stride, int64_t columns, cons
     linear_rows<kTileRows>(x, x_stride, columns, w + n * inputs, inputs, y + n, upper(), y_stride);
   }
   for (; n < row_end; ++n) linear_rows<1>(x, x_stride, columns, w + n * inputs, inputs, y + n, upper(), y_stride);
-}
-
-inline void linear(const float* x, int64_t x_stride, int64_t columns, const DenseMatrix& w, int64_t row_begin,
-                   int64_t row_end, float* y, float* y_upper, int64_t y_stride) {
-  if (w.bf16) {
-    linear_range(x, x_stride, columns, static_cast<const uint16_t*>(w.data), w.inputs, row_begin, row_end, y, y_upper,
-                 y_stride);
-  } else {
-    linear_range(x, x_stride, columns, static_cast<const float*>(w.data), w.inputs, row_begin, row_end, y, y_upper,
-                 y_stride);
-  }
 }
 
 }  // namespace tandem::ops::host::TANDEM_ISA

@@ -15,7 +15,6 @@ extern const Kernels kTable;
 const Kernels kTable = {
     .name = TANDEM_ISA_NAME,
     .linear = linear,
-    .linear_quantised = linear_quantised,
     .decode_row = decode_row,
     .round_to_bf16 = round_to_bf16,
     .rms_norm = rms_norm,
