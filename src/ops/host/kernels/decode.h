@@ -2,7 +2,9 @@
 //
 // A decoder stands at one row. begin(u) prepares the unit of 128 inputs u, get<J>() gives its inputs 16 J … 16 J + 15
 // with the scales of their block or group; finish() applies to a sum what scales the whole row or tensor. Codes are
-// turned into numbers by a table in a register or by the bits of a half, never by arithmetic that rounds.
+// turned into numbers by a table in a register or by the bits of a half, never by arithmetic that rounds. A decoder may
+// give its lanes in an order of its own: arrange() brings inputs into it, restore() lanes back into that of the inputs.
+// Where kDirect is false, decoding takes too long to be done for a few columns at a time.
 #pragma once
 
 #include "ops/host/kernels/simd.h"
@@ -39,14 +41,17 @@ template <int N>
 inline Words shift_words(Words a) {
   return {_mm512_srli_epi32(a.v, N)};
 }
-// Nibble i of the 64 bits in lane i.
+// The sixteen nibbles of 64 bits, nibble j in lane 2 j and nibble 8 + j in lane 2 j + 1: one shift of 64-bit lanes.
 inline Words spread_nibbles(const uint8_t* codes) {
-  int32_t first;
-  int32_t second;
-  std::memcpy(&first, codes, 4);
-  std::memcpy(&second, codes + 4, 4);
-  const __m512i both = _mm512_mask_set1_epi32(_mm512_set1_epi32(first), 0xff00, second);
-  return {_mm512_srlv_epi32(both, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28))};
+  int64_t bits;
+  std::memcpy(&bits, codes, 8);
+  return {_mm512_srlv_epi64(_mm512_set1_epi64(bits), _mm512_setr_epi64(0, 4, 8, 12, 16, 20, 24, 28))};
+}
+inline f32x16 to_nibble_order(f32x16 a) {
+  return {_mm512_permutexvar_ps(_mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), a.v)};
+}
+inline f32x16 from_nibble_order(f32x16 a) {
+  return {_mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15), a.v)};
 }
 inline Words load_words24(const uint8_t* p) {
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -107,6 +112,12 @@ inline Words spread_nibbles(const uint8_t* codes) {
   std::memcpy(&second, codes + 4, 4);
   const __m256i shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
   return {_mm256_srlv_epi32(_mm256_set1_epi32(first), shifts), _mm256_srlv_epi32(_mm256_set1_epi32(second), shifts)};
+}
+inline f32x16 to_nibble_order(f32x16 a) {
+  return a;
+}
+inline f32x16 from_nibble_order(f32x16 a) {
+  return a;
 }
 inline __m256i load_words24_half(const uint8_t* low, const uint8_t* high) {
   const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low)));
@@ -170,7 +181,14 @@ inline float load_scale(const void* scales, ScaleType type, int64_t index) {
   return value;
 }
 
-class F16Row {
+// Lanes in the order of the inputs.
+struct InOrder {
+  static constexpr bool kDirect = true;
+  static f32x16 arrange(f32x16 inputs) { return inputs; }
+  static f32x16 restore(f32x16 lanes) { return lanes; }
+};
+
+class F16Row : public InOrder {
  public:
   F16Row() = default;
   F16Row(const Weight& w, int64_t row) : row_(static_cast<const uint16_t*>(w.data) + row * w.inputs) {}
@@ -193,7 +211,7 @@ class F16Row {
 };
 
 // FP8 with one scale to the row or the tensor: the sum takes it.
-class Fp8Row {
+class Fp8Row : public InOrder {
  public:
   Fp8Row() = default;
   Fp8Row(const Weight& w, int64_t row)
@@ -216,7 +234,7 @@ class Fp8Row {
   float scale_ = 1;
 };
 
-class Fp8BlockRow {
+class Fp8BlockRow : public InOrder {
  public:
   Fp8BlockRow() = default;
   Fp8BlockRow(const Weight& w, int64_t row)
@@ -247,13 +265,36 @@ class Fp8BlockRow {
   f32x16 scale_;
 };
 
+// The values of E4M3 codes: a block scale is then loaded into all lanes by one instruction.
+struct E4m3Values {
+  float at[256];
+};
+constexpr E4m3Values make_e4m3_values() {
+  E4m3Values values{};
+  for (int code = 0; code < 256; ++code) {
+    const int exponent = code >> 3 & 15;
+    float value = static_cast<float>((code & 7) + (exponent > 0 ? 8 : 0));
+    for (int i = 10; i > (exponent > 0 ? exponent : 1); --i) value *= 0.5F;
+    for (int i = 10; i < exponent; ++i) value *= 2.0F;
+    values.at[code] = code < 128 ? value : -value;
+  }
+  return values;
+}
+inline const E4m3Values& e4m3_values() {
+  static constexpr E4m3Values kAll = make_e4m3_values();
+  return kAll;
+}
+
 class Nvfp4Row {
  public:
+  static constexpr bool kDirect = true;
+  static f32x16 arrange(f32x16 inputs) { return to_nibble_order(inputs); }
+  static f32x16 restore(f32x16 lanes) { return from_nibble_order(lanes); }
+
   Nvfp4Row() = default;
   Nvfp4Row(const Weight& w, int64_t row)
       : codes_(static_cast<const uint8_t*>(w.data) + row * (w.inputs / 2)),
         scales_(static_cast<const uint8_t*>(w.scales) + row * (w.inputs / 16)),
-        blocks_(w.inputs / 16),
         scale_(w.scale),
         divides_(w.divides) {
     static constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
@@ -262,20 +303,11 @@ class Nvfp4Row {
   }
   [[gnu::always_inline]] void begin(int64_t unit) {
     unit_ = codes_ + unit * (kDecodeUnit / 2);
-    const int64_t first = unit * kUnitBlocks;
-    uint8_t part[kUnitBlocks] = {};
-    const uint8_t* scales = scales_ + first;
-    if (blocks_ - first < kUnitBlocks) {
-      std::memcpy(part, scales, static_cast<size_t>(blocks_ - first));
-      scales = part;
-    }
-    const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales)));
-    const __m256 values = _mm256_cvtph_ps(_mm_slli_epi16(wide, 7));
-    _mm256_storeu_ps(block_scales_, _mm256_mul_ps(values, _mm256_set1_ps(kFp8Unit)));
+    unit_scales_ = scales_ + unit * (kDecodeUnit / 16);
   }
   template <int J>
   [[gnu::always_inline]] f32x16 get() const {
-    return look_up(table_, spread_nibbles(unit_ + 8 * J)) * set1(block_scales_[J]);
+    return look_up(table_, spread_nibbles(unit_ + 8 * J)) * set1(e4m3_values().at[unit_scales_[J]]);
   }
   template <int J>
   f32x16 get_part(int64_t /*count*/) const {
@@ -284,35 +316,32 @@ class Nvfp4Row {
   float finish(float sum) const { return divides_ ? sum / scale_ : sum * scale_; }
 
  private:
-  static constexpr int64_t kUnitBlocks = kDecodeUnit / 16;
-
   const uint8_t* codes_ = nullptr;
   const uint8_t* scales_ = nullptr;
   const uint8_t* unit_ = nullptr;
-  int64_t blocks_ = 0;
+  const uint8_t* unit_scales_ = nullptr;
   float scale_ = 1;
   bool divides_ = false;
-  float block_scales_[kUnitBlocks] = {};
   Table16 table_;
 };
 
-// The scale of the group that an input belongs to.
+// The scale of the group that an input belongs to. kType is that of the scales; with kWhole all units are within one
+// group.
+template <ScaleType kType, bool kWhole>
 class GroupScales {
  public:
   GroupScales() = default;
   GroupScales(const Weight& w, int64_t row)
-      : scales_(w.scales), type_(w.scale_type), group_(w.group), groups_(w.inputs / w.group), first_(row * groups_) {}
-  bool change_inside_units() const { return group_ % kDecodeUnit != 0; }
+      : scales_(w.scales), group_(w.group), groups_(w.inputs / w.group), first_(row * groups_) {}
   [[gnu::always_inline]] f32x16 of(int64_t unit, int64_t offset) const {
     int64_t index = group_ == kDecodeUnit ? unit : (unit * kDecodeUnit + offset) / group_;
     // Behind the last input the codes are nobody's: any scale of the row will do.
-    if (index >= groups_) index = groups_ - 1;
-    return set1(load_scale(scales_, type_, first_ + index));
+    if (!kWhole && index >= groups_) index = groups_ - 1;
+    return set1(load_scale(scales_, kType, first_ + index));
   }
 
  private:
   const void* scales_ = nullptr;
-  ScaleType type_ = ScaleType::kF32;
   int64_t group_ = kDecodeUnit;
   int64_t groups_ = 0;
   int64_t first_ = 0;
@@ -340,9 +369,10 @@ struct IntTable<4> {
 };
 
 // Codes of 3 and 4 bits: the table holds code * scale, so a weight is a shift and a look-up.
-template <int Bits>
-class IntRow {
+template <int Bits, ScaleType kType, bool kWhole>
+class IntRow : public InOrder {
  public:
+  static constexpr bool kDirect = kWhole;
   IntRow() = default;
   IntRow(const Weight& w, int64_t row)
       : row_(static_cast<const uint8_t*>(w.data) + row * ((w.inputs + kDecodeUnit - 1) / kDecodeUnit) * kUnitBytes),
@@ -354,7 +384,7 @@ class IntRow {
   }
   template <int J>
   [[gnu::always_inline]] f32x16 get() {
-    if (J > 0 && scales_.change_inside_units()) table_ = IntTable<Bits>::values() * scales_.of(unit_, kLanes * J);
+    if (J > 0 && !kWhole) table_ = IntTable<Bits>::values() * scales_.of(unit_, kLanes * J);
     return look_up(table_, shift_words<Bits * J>(words_));
   }
   template <int J>
@@ -367,14 +397,16 @@ class IntRow {
   static constexpr int64_t kUnitBytes = kDecodeUnit / 8 * Bits;
 
   const uint8_t* row_ = nullptr;
-  GroupScales scales_;
+  GroupScales<kType, kWhole> scales_;
   int64_t unit_ = 0;
   Words words_;
   typename IntTable<Bits>::Type table_;
 };
 
-class Int8Row {
+template <ScaleType kType, bool kWhole>
+class Int8Row : public InOrder {
  public:
+  static constexpr bool kDirect = kWhole;
   Int8Row() = default;
   Int8Row(const Weight& w, int64_t row)
       : row_(static_cast<const uint8_t*>(w.data) + row * ((w.inputs + kDecodeUnit - 1) / kDecodeUnit) * kDecodeUnit),
@@ -385,7 +417,7 @@ class Int8Row {
   }
   template <int J>
   [[gnu::always_inline]] f32x16 get() {
-    if (J > 0 && scales_.change_inside_units()) scale_ = scales_.of(unit_, kLanes * J);
+    if (J > 0 && !kWhole) scale_ = scales_.of(unit_, kLanes * J);
     return (bytes_to_float(row_ + unit_ * kDecodeUnit + kLanes * J) - set1(128.0F)) * scale_;
   }
   template <int J>
@@ -396,7 +428,7 @@ class Int8Row {
 
  private:
   const uint8_t* row_ = nullptr;
-  GroupScales scales_;
+  GroupScales<kType, kWhole> scales_;
   int64_t unit_ = 0;
   f32x16 scale_;
 };

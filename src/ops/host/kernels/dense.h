@@ -24,7 +24,7 @@ template <int J, typename Row, int R, int C>
       for (int r = 0; r < R; ++r) weights[r] = rows[r].template get<J>();
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
-        const f32x16 column = load(x + c * x_stride + kLanes * J);
+        const f32x16 column = Row::arrange(load(x + c * x_stride + kLanes * J));
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) sum[r][c] = fma(weights[r], column, sum[r][c]);
       }
@@ -58,7 +58,7 @@ template <typename Row, int R, int C>
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) out[r][c] = rows[r].finish(reduce_add(sum[r][c]));
+    for (int c = 0; c < C; ++c) out[r][c] = rows[r].finish(reduce_add(Row::restore(sum[r][c])));
   }
 }
 
@@ -89,7 +89,7 @@ template <typename Row, int C>
 inline void decoded_columns(const float* x, int64_t x_stride, const Weight& w, int64_t row_begin, int64_t row_end,
                             float* y, float* y_upper, int64_t y_stride) {
 #ifdef __AVX512F__
-  constexpr int kRows = 4;
+  constexpr int kRows = C == 1 ? 8 : 4;
 #else
   constexpr int kRows = C == 1 ? 4 : C == 2 ? 2 : 1;
 #endif
@@ -103,11 +103,11 @@ inline void decode_unit(Row& row, int64_t count, float* out) {
   if constexpr (J < 8) {
     const int64_t left = count - kLanes * J;
     if (left >= kLanes) {
-      store(out + kLanes * J, row.template get<J>());
+      store(out + kLanes * J, Row::restore(row.template get<J>()));
       decode_unit<J + 1>(row, count, out);
     } else if (left > 0) {
       float lanes[kLanes];
-      store(lanes, row.template get_part<J>(left));
+      store(lanes, Row::restore(row.template get_part<J>(left)));
       std::memcpy(out + kLanes * J, lanes, static_cast<size_t>(left) * sizeof(float));
     }
   }
@@ -158,12 +158,8 @@ inline void blocked_range(const float* x, int64_t x_stride, int64_t columns, con
 }
 
 template <typename Row>
-inline void linear_decoded(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
-                           int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch) {
-  const int64_t step = y_upper != nullptr ? 2 * kLanes : kLanes;
-  if (columns > kDirectColumns || w.inputs % step != 0) {
-    return blocked_range<Row>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
-  }
+inline void direct_range(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
+                         int64_t row_end, float* y, float* y_upper, int64_t y_stride) {
   const auto upper = [&](int64_t c) { return y_upper != nullptr ? y_upper + c * y_stride : nullptr; };
   int64_t c = 0;
   for (; c + 4 <= columns; c += 4) {
@@ -178,10 +174,43 @@ inline void linear_decoded(const float* x, int64_t x_stride, int64_t columns, co
   }
 }
 
-// Calls body with a null pointer to the decoder of a format; nothing for the formats that linear() reads as they are.
+template <typename Row>
+inline void linear_decoded(const float* x, int64_t x_stride, int64_t columns, const Weight& w, int64_t row_begin,
+                           int64_t row_end, float* y, float* y_upper, int64_t y_stride, float* scratch) {
+  const int64_t step = y_upper != nullptr ? 2 * kLanes : kLanes;
+  if (!Row::kDirect || columns > kDirectColumns || w.inputs % step != 0) {
+    return blocked_range<Row>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
+  }
+  if constexpr (Row::kDirect) direct_range<Row>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride);
+}
+
+// Calls body with a null pointer to the decoder of integers of so many bits.
+template <int Bits, ScaleType kType, bool kWhole, typename Body>
+inline void with_int_row(const Body& body) {
+  if constexpr (Bits == 8) {
+    body(static_cast<Int8Row<kType, kWhole>*>(nullptr));
+  } else {
+    body(static_cast<IntRow<Bits, kType, kWhole>*>(nullptr));
+  }
+}
+template <int Bits, typename Body>
+inline void with_int_decoder(const Weight& w, const Body& body) {
+  const bool whole = w.group % kDecodeUnit == 0;
+  switch (w.scale_type) {
+    case ScaleType::kBF16:
+      return whole ? with_int_row<Bits, ScaleType::kBF16, true>(body)
+                   : with_int_row<Bits, ScaleType::kBF16, false>(body);
+    case ScaleType::kF16:
+      return whole ? with_int_row<Bits, ScaleType::kF16, true>(body) : with_int_row<Bits, ScaleType::kF16, false>(body);
+    case ScaleType::kF32:
+      return whole ? with_int_row<Bits, ScaleType::kF32, true>(body) : with_int_row<Bits, ScaleType::kF32, false>(body);
+  }
+}
+
+// Calls body with a null pointer to the decoder of a matrix; nothing for the formats that linear() reads as they are.
 template <typename Body>
-inline void with_decoder(WeightFormat format, const Body& body) {
-  switch (format) {
+inline void with_decoder(const Weight& w, const Body& body) {
+  switch (w.format) {
     case WeightFormat::kBF16:
     case WeightFormat::kF32:
       return;
@@ -195,11 +224,11 @@ inline void with_decoder(WeightFormat format, const Body& body) {
     case WeightFormat::kNvfp4:
       return body(static_cast<Nvfp4Row*>(nullptr));
     case WeightFormat::kInt3:
-      return body(static_cast<IntRow<3>*>(nullptr));
+      return with_int_decoder<3>(w, body);
     case WeightFormat::kInt4:
-      return body(static_cast<IntRow<4>*>(nullptr));
+      return with_int_decoder<4>(w, body);
     case WeightFormat::kInt8:
-      return body(static_cast<Int8Row*>(nullptr));
+      return with_int_decoder<8>(w, body);
   }
 }
 
@@ -245,7 +274,7 @@ inline void linear(const float* x, int64_t x_stride, int64_t columns, const Weig
   if (w.format == WeightFormat::kF32) {
     return linear_plain<float>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
   }
-  with_decoder(w.format, [&]<typename Row>(Row*) {
+  with_decoder(w, [&]<typename Row>(Row*) {
     linear_decoded<Row>(x, x_stride, columns, w, row_begin, row_end, y, y_upper, y_stride, scratch);
   });
 }
@@ -257,7 +286,7 @@ inline void decode_row(const Weight& w, int64_t row, float* out) {
     const uint16_t* bits = static_cast<const uint16_t*>(w.data) + row * w.inputs;
     for (int64_t i = 0; i < w.inputs; ++i) out[i] = load_scale(bits, ScaleType::kBF16, i);
   }
-  with_decoder(w.format, [&]<typename Row>(Row*) {
+  with_decoder(w, [&]<typename Row>(Row*) {
     Row decoder(w, row);
     decode_inputs(decoder, w.inputs, out);
     for (int64_t i = 0; i < w.inputs; ++i) out[i] = decoder.finish(out[i]);
