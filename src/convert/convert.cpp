@@ -220,7 +220,8 @@ void Conversion::write_objects() {
   for (size_t i = writer_->completed(); i < plans_.size(); ++i) left += plans_[i]->object().bytes;
   std::vector<fs::path> to_hash;
   for (const checkpoint::Shard& shard : checkpoint_.shards()) {
-    if (sha256_.contains(name_of(shard))) continue;
+    // Draft head and vision tower may come from one file.
+    if (sha256_.contains(name_of(shard)) || std::ranges::find(to_hash, shard.path) != to_hash.end()) continue;
     to_hash.push_back(shard.path);
     left += shard.bytes;
   }

@@ -35,8 +35,9 @@ std::string hash_file(const std::filesystem::path& path, const std::stop_token& 
 FileHasher::FileHasher(const std::vector<std::filesystem::path>& paths, const std::function<void(uint64_t)>& progress) {
   std::vector<std::packaged_task<std::string(const std::stop_token&)>> tasks;
   for (const std::filesystem::path& path : paths) {
+    if (results_.contains(path)) continue;
     tasks.emplace_back([path, progress](const std::stop_token& stop) { return hash_file(path, stop, progress); });
-    results_.emplace(path, tasks.back().get_future());
+    results_.emplace(path, tasks.back().get_future().share());
   }
   thread_ = std::jthread([tasks = std::move(tasks)](const std::stop_token& stop) mutable {
     for (auto& task : tasks) task(stop);

@@ -15,18 +15,19 @@ namespace tandem::convert {
 
 class FileHasher {
  public:
-  // Starts with the first path. `progress` is called from the thread with every number of bytes read.
+  // Starts with the first path; one that stands twice is read once. `progress` is called from the thread with every
+  // number of bytes read.
   FileHasher(const std::vector<std::filesystem::path>& paths, const std::function<void(uint64_t bytes)>& progress);
   // Gives up what is not hashed yet.
   ~FileHasher() = default;
 
   // Whether get() would return at once.
   bool ready(const std::filesystem::path& path) const;
-  // Waits for the file's checksum, 64 hexadecimal digits; throws what reading it threw. Once for each path.
+  // Waits for the file's checksum, 64 hexadecimal digits; throws what reading it threw.
   std::string get(const std::filesystem::path& path);
 
  private:
-  std::map<std::filesystem::path, std::future<std::string>> results_;
+  std::map<std::filesystem::path, std::shared_future<std::string>> results_;
   std::jthread thread_;  // last: it ends before the rest goes
 };
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/recognise.h"
+#include "checkpoint/safetensors_writer.h"
 #include "context/sequence.h"
 #include "convert/convert.h"
 #include "convert/verify.h"
@@ -103,6 +104,72 @@ TEST_P(EveryForm, IsRecognisedConvertsVerifiesAndAnswers) {
   const double spread = std::sqrt(squares / static_cast<double>(result.logits.size()));
   EXPECT_GT(spread, 0.1);
   EXPECT_LT(spread, 10);
+}
+
+// `from` as one shard without the draft head and the vision tower, as some publishers leave them out.
+void write_without_extras(const fs::path& from, const fs::path& out) {
+  fs::create_directories(out);
+  for (const char* text : {"config.json", "tokenizer.json", "generation_config.json"}) {
+    fs::copy_file(from / text, out / text);
+  }
+  const auto source = checkpoint::Checkpoint::open(from);
+  std::vector<std::vector<std::byte>> data;
+  std::vector<checkpoint::TensorData> tensors;
+  data.reserve(source.tensors().size());
+  for (const checkpoint::Tensor& tensor : source.tensors()) {
+    if (tensor.name.starts_with("mtp.") || tensor.name.starts_with("model.visual.")) continue;
+    data.push_back(source.read(tensor));
+    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, data.back()});
+  }
+  checkpoint::write_safetensors(out / "model.safetensors", tensors);
+}
+
+TEST(Write, ThreeBitsTakeDraftHeadAndVisionFromTheOfficialModel) {
+  for (const char* form : {"27b-gsq3", "27b-gsq3-stream"}) {
+    const testing::TempFolder folder;
+    Settings settings = tiny("27b-bf16");
+    settings.config = Model(settings).config();
+    settings.config["language_model_only"] = false;
+    settings.config["vision_config"] = {{"depth", 2},
+                                        {"hidden_size", 64},
+                                        {"num_heads", 4},
+                                        {"intermediate_size", 96},
+                                        {"in_channels", 3},
+                                        {"patch_size", 4},
+                                        {"temporal_patch_size", 2},
+                                        {"spatial_merge_size", 2},
+                                        {"num_position_embeddings", 16},
+                                        {"out_hidden_size", settings.config["text_config"]["hidden_size"]}};
+    write(settings, folder / "official");
+    settings.form = form;
+    settings.seed = 7;
+    write(settings, folder / "whole");
+    write_without_extras(folder / "whole", folder / "gsq");
+    convert::SourceFolders source = folder / "gsq";
+    source.mtp_from = folder / "official";
+    source.vision_from = folder / "official";
+    convert::Options options;
+    options.quiet = true;
+    const auto converted = convert::convert(source, folder / "a.tandem", options);
+    EXPECT_THAT(converted.model, ::testing::HasSubstr("with a draft head and a vision tower"));
+    const auto artifact = artifact::Artifact::open(folder / "a.tandem");
+    EXPECT_TRUE(convert::verify(artifact, source, true).holds());
+    const auto official = checkpoint::Checkpoint::open(folder / "official");
+    size_t taken = 0;
+    for (const checkpoint::Tensor& tensor : official.tensors()) {
+      if (!tensor.name.starts_with("mtp.") && !tensor.name.starts_with("model.visual.")) continue;
+      EXPECT_EQ(artifact.read(artifact.at(tensor.name)), official.read(tensor)) << tensor.name;
+      ++taken;
+    }
+    EXPECT_GT(taken, 40U);
+    const std::string packed = "model.language_model.layers.0.mlp.gate_proj.weight_packed";
+    EXPECT_EQ(artifact.at(packed).encoding, artifact::Encoding::kInt3);
+    EXPECT_TRUE(artifact.provenance()["choices"].contains("mtp-from"));
+    EXPECT_TRUE(artifact.provenance()["choices"].contains("vision-from"));
+    for (const float logit : answer(folder / "a.tandem", std::vector<int32_t>{1, 500, 77, 77}).logits) {
+      ASSERT_TRUE(std::isfinite(logit));
+    }
+  }
 }
 
 TEST(Write, TheSameSeedMakesTheSameBytes) {
