@@ -56,7 +56,11 @@ inline void add_all(std::vector<std::string>& out, const std::string& prefix,
 // The tensors that llama.cpp's loaders ask for (src/models/qwen35.cpp, qwen35moe.cpp, qwen4exp.cpp).
 inline std::vector<std::string> gguf_tensors(const convert::GgufModel& model, const base::Json& config) {
   const bool streams = model.streams > 1;
-  const base::Json& types = config["text_config"]["layer_types"];  // repeated where a test adds layers
+  const auto is_delta_net = [&](int64_t layer) {
+    const base::Json& types = base::json_member(config["text_config"], "layer_types");
+    if (!types.is_array()) return (layer + 1) % config["text_config"]["full_attention_interval"].get<int64_t>() != 0;
+    return types[static_cast<size_t>(layer) % types.size()] == "linear_attention";  // a test may add layers
+  };
   std::vector<std::string> out = {"token_embd.weight", "output.weight"};
   if (streams) {
     add_all(out, "output_hc_", {"norm.weight", "down.weight", "up.weight"});
@@ -73,7 +77,7 @@ inline std::vector<std::string> gguf_tensors(const convert::GgufModel& model, co
     } else {
       add_all(out, block, {"attn_norm.weight", "post_attention_norm.weight"});
     }
-    if (i < model.layers && types[static_cast<size_t>(i) % types.size()] == "linear_attention") {
+    if (i < model.layers && is_delta_net(i)) {
       add_all(out, block,
               {"attn_qkv.weight", "attn_gate.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_beta.weight",
                "ssm_alpha.weight", "ssm_norm.weight", "ssm_out.weight"});

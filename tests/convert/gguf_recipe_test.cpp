@@ -11,6 +11,7 @@
 #include "gguf_of_checkpoint.h"
 #include "numeric/bf16.h"
 #include "python_reader.h"
+#include "synth/write.h"
 
 namespace tandem::convert {
 namespace {
@@ -98,15 +99,19 @@ TEST_F(GgufExperts, AreReadBackByThePythonReader) {
   PythonReader::SetUp();
   if (IsSkipped()) return;
   convert(with_experts(), out_, quiet_options());
+  std::vector<std::string> command = {"tensor"};
+  std::string expected;
   for (const int layer : {0, 1, 2, 3}) {
     for (const char* projection : {"gate", "up", "down"}) {
       const std::string name = fmt::format("blk.{}.ffn_{}_exps.weight", layer, projection);
       const std::string all = blocks_of_experts(name, {24, 64, 256})->data;
       const size_t each = all.size() / 24;
-      ASSERT_EQ(read({"tensor", fmt::format("{}{}.mlp.experts.17.{}_proj.weight", kLayers, layer, projection)}), 0);
-      EXPECT_TRUE(output_ == all.substr(17 * each, each)) << name;
+      command.push_back(fmt::format("{}{}.mlp.experts.17.{}_proj.weight", kLayers, layer, projection));
+      expected += all.substr(17 * each, each);
     }
   }
+  ASSERT_EQ(read(command), 0);
+  EXPECT_TRUE(output_ == expected);
 }
 
 TEST_F(GgufExperts, JoinedGateAndUpAreTakenApart) {
@@ -268,6 +273,22 @@ TEST_F(WholeGguf, Qwen35MoeIsTheModelThatItWasMadeFrom) {
   convert(gguf_of(moe, "qwen35moe"), out_, quiet_options());
   expect_same(moe);
   expect_close_logits();
+}
+
+TEST_F(WholeGguf, SyntheticModelsAreTheModelsThatTheyWereMadeFrom) {
+  for (const auto& [form, architecture] : {std::pair("flash-bf16", "qwen4exp"), std::pair("27b-bf16", "qwen35")}) {
+    synth::Settings settings;
+    settings.form = form;
+    synth::WriteOptions quiet;
+    quiet.quiet = quiet.force = true;
+    synth::write_checkpoint(synth::Model(settings), folder_ / "synthetic", quiet);
+    Options forced = quiet_options();
+    forced.force = true;
+    convert(gguf_of(folder_ / "synthetic", architecture), out_, forced);
+    fs::remove_all(folder_ / "folder.tandem");
+    expect_same(folder_ / "synthetic");
+    expect_close_logits();
+  }
 }
 
 // Blocks whose weights are BF16 numbers, and the same weights as BF16: with activations as they are, the same logits.
