@@ -110,6 +110,11 @@ void add_convert(CLI::App& app) {
   command.add_option("--source-revision", options.source_revision, "Revision of the source");
   command.add_flag("--quiet", options.quiet, "Show no progress");
   command.add_flag("--json", arguments->json, "Print the result as JSON, and no progress");
+  command.footer(
+      "Examples:\n"
+      "  tandem convert models/demo-flash -o demo-flash.tandem\n"
+      "  tandem convert FLASH-NEXT-NVFP4 --experts-from FLASH-NEXT-00001-of-00002.gguf -o flash-64gb.tandem\n"
+      "  tandem convert MODEL.gguf --texts-from PUBLISHED-MODEL -o model.tandem");
   command.callback([arguments] { run_convert(*arguments); });
 }
 
