@@ -8,6 +8,9 @@
 """
 import json, math, os, sys  # noqa: E401
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from iquant_words import file_words  # noqa: E402
+
 SIZES = {"bf16": 2, "f16": 2, "f32": 4, "i64": 8, "f8_e4m3": 1, "u8": 1, "text": 1, "ngram_f8_e4m3": 1, "ngram_bf16": 2}
 # Units of experts: inputs, words and 16-bit numbers of a row.
 UNITS = {"iq2_s": (256, 20, 1), "iq3_xxs": (256, 24, 1), "iq3_s": (256, 27, 1), "iq4_xs": (256, 34, 0)}
@@ -37,7 +40,7 @@ def block_row(units, form, row, inputs):
         unit, r = units[number * size :][:size], row % 16
         for b in range(count):
             out += unit[64 * words + 32 * b + 2 * r :][: 2 if scales else 0]
-            out += b"".join(unit[(w * 16 + r) * 4 :][:4] for w in range(b * words // count, (b + 1) * words // count))
+            out += file_words(form, unit, r, range(b * words // count, (b + 1) * words // count))
     return out
 
 
@@ -98,8 +101,7 @@ class Artifact:
 
     def codes(self, o):
         bits, (rows, inputs), data = int(o["encoding"][3:]), o["shape"], self.read(o)
-        cut = list if bits == 8 else unit_codes
-        units = [cut(data[at : at + 16 * bits]) for at in range(0, len(data), 16 * bits)]
+        units = [(list if bits == 8 else unit_codes)(data[k:][: 16 * bits]) for k in range(0, len(data), 16 * bits)]
         width = len(units) // rows
         return [sum(units[row * width : row * width + width], [])[:inputs] for row in range(rows)]
 
@@ -124,8 +126,7 @@ class Artifact:
             return form, inputs, b"".join(block_row(units, form, row, inputs) for row in range(rows))
         if suffix in ("weight_scale_2", "input_scale"):
             scalars = self.objects[o["name"] + ".scalars"]
-            at = expert * scalars["shape"][1] + p + 3 * (suffix == "input_scale")
-            return "f32", 1, self.read(scalars, 4 * at, 4)
+            return "f32", 1, self.read(scalars, 4 * (expert * scalars["shape"][1] + p + 3 * (suffix[0] == "i")), 4)
         codes, scales = bytearray(matrix // 2), bytearray(matrix // 16)
         for number in range(len(units) // 576):
             unit = units[number * 576 : number * 576 + 576]

@@ -13,6 +13,7 @@
 #include "numeric/iq3_xxs.h"
 #include "numeric/iq4_nl.h"
 #include "numeric/iq4_xs.h"
+#include "numeric/iquant_codes.h"
 #include "numeric/q2_0.h"
 
 namespace tandem::numeric {
@@ -43,21 +44,50 @@ int64_t scale_in_row(const BlockUnit& unit, int64_t b) {
   return b * (unit.row_bytes() / unit.scales);
 }
 
-// Calls piece(offset in the units, offset in the rows, bytes) for every piece of the permutation.
-template <typename Piece>
-void for_pieces(const BlockUnit& unit, int64_t rows, int64_t inputs, const Piece& piece) {
+// One row's share of a unit, with the words in the unit's order.
+struct RowWords {
+  std::array<uint8_t, 136> words;
+  std::array<uint8_t, 4> scales;
+};
+// In the file a row's share is one or two blocks.
+void load_file_row(const BlockUnit& unit, const std::byte* from, RowWords& row) {
+  for (int64_t w = 0; w < unit.words; ++w) std::memcpy(row.words.data() + 4 * w, from + word_in_row(unit, w), 4);
+  for (int64_t b = 0; b < unit.scales; ++b) std::memcpy(row.scales.data() + 2 * b, from + scale_in_row(unit, b), 2);
+  to_unit_words(unit.type, std::span(row.words).first(static_cast<size_t>(4 * unit.words)));
+}
+void store_file_row(const BlockUnit& unit, RowWords& row, std::byte* to) {
+  from_unit_words(unit.type, std::span(row.words).first(static_cast<size_t>(4 * unit.words)));
+  for (int64_t w = 0; w < unit.words; ++w) std::memcpy(to + word_in_row(unit, w), row.words.data() + 4 * w, 4);
+  for (int64_t b = 0; b < unit.scales; ++b) std::memcpy(to + scale_in_row(unit, b), row.scales.data() + 2 * b, 2);
+}
+// In a unit it is spread over the lanes of the words.
+int64_t word_in_unit(int64_t w, int64_t lane) {
+  return (w * kBlockUnitRows + lane) * 4;
+}
+int64_t scale_in_unit(const BlockUnit& unit, int64_t b, int64_t lane) {
+  return unit.words * kBlockUnitRows * 4 + (b * kBlockUnitRows + lane) * 2;
+}
+void load_unit_row(const BlockUnit& unit, const std::byte* from, int64_t lane, RowWords& row) {
+  for (int64_t w = 0; w < unit.words; ++w) std::memcpy(row.words.data() + 4 * w, from + word_in_unit(w, lane), 4);
+  for (int64_t b = 0; b < unit.scales; ++b) {
+    std::memcpy(row.scales.data() + 2 * b, from + scale_in_unit(unit, b, lane), 2);
+  }
+}
+void store_unit_row(const BlockUnit& unit, const RowWords& row, int64_t lane, std::byte* to) {
+  for (int64_t w = 0; w < unit.words; ++w) std::memcpy(to + word_in_unit(w, lane), row.words.data() + 4 * w, 4);
+  for (int64_t b = 0; b < unit.scales; ++b) {
+    std::memcpy(to + scale_in_unit(unit, b, lane), row.scales.data() + 2 * b, 2);
+  }
+}
+
+// Calls share(offset of the unit, lane, offset in the rows) for every row's share of every unit.
+template <typename Share>
+void for_shares(const BlockUnit& unit, int64_t rows, int64_t inputs, const Share& share) {
   const int64_t units = inputs / unit.inputs;
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t u = 0; u < units; ++u) {
-      const int64_t to = (row / kBlockUnitRows * units + u) * unit.bytes;
-      const int64_t from = (row * units + u) * unit.row_bytes();
-      const int64_t lane = row % kBlockUnitRows;
-      for (int64_t w = 0; w < unit.words; ++w) {
-        piece(to + (w * kBlockUnitRows + lane) * 4, from + word_in_row(unit, w), 4);
-      }
-      for (int64_t b = 0; b < unit.scales; ++b) {
-        piece(to + unit.words * kBlockUnitRows * 4 + (b * kBlockUnitRows + lane) * 2, from + scale_in_row(unit, b), 2);
-      }
+      share((row / kBlockUnitRows * units + u) * unit.bytes, row % kBlockUnitRows,
+            (row * units + u) * unit.row_bytes());
     }
   }
 }
@@ -169,16 +199,20 @@ int64_t block_unit_bytes(const BlockUnit& unit, int64_t rows, int64_t inputs) {
 void pack_block_units(const BlockUnit& unit, std::span<const std::byte> rows_of_blocks, int64_t rows, int64_t inputs,
                       std::span<std::byte> units) {
   require_sizes(unit, rows, inputs, rows_of_blocks.size(), units.size());
-  for_pieces(unit, rows, inputs, [&](int64_t in_units, int64_t in_rows, int64_t bytes) {
-    std::memcpy(units.data() + in_units, rows_of_blocks.data() + in_rows, static_cast<size_t>(bytes));
+  for_shares(unit, rows, inputs, [&](int64_t in_units, int64_t lane, int64_t in_rows) {
+    RowWords row;
+    load_file_row(unit, rows_of_blocks.data() + in_rows, row);
+    store_unit_row(unit, row, lane, units.data() + in_units);
   });
 }
 
 void unpack_block_units(const BlockUnit& unit, std::span<const std::byte> units, int64_t rows, int64_t inputs,
                         std::span<std::byte> rows_of_blocks) {
   require_sizes(unit, rows, inputs, units.size(), rows_of_blocks.size());
-  for_pieces(unit, rows, inputs, [&](int64_t in_units, int64_t in_rows, int64_t bytes) {
-    std::memcpy(rows_of_blocks.data() + in_rows, units.data() + in_units, static_cast<size_t>(bytes));
+  for_shares(unit, rows, inputs, [&](int64_t in_units, int64_t lane, int64_t in_rows) {
+    RowWords row;
+    load_unit_row(unit, units.data() + in_units, lane, row);
+    store_file_row(unit, row, rows_of_blocks.data() + in_rows);
   });
 }
 
@@ -186,13 +220,9 @@ void decode_block_row(const BlockUnit& unit, const std::byte* tile, int64_t row,
   std::array<std::byte, 160> bytes;  // of the row in one unit
   const GgmlTraits& traits = ggml_type(unit.type);
   for (int64_t at = 0; at < static_cast<int64_t>(out.size()); tile += unit.bytes) {
-    for (int64_t w = 0; w < unit.words; ++w) {
-      std::memcpy(bytes.data() + word_in_row(unit, w), tile + (w * kBlockUnitRows + row) * 4, 4);
-    }
-    for (int64_t b = 0; b < unit.scales; ++b) {
-      std::memcpy(bytes.data() + scale_in_row(unit, b),
-                  tile + unit.words * kBlockUnitRows * 4 + (b * kBlockUnitRows + row) * 2, 2);
-    }
+    RowWords words;
+    load_unit_row(unit, tile, row, words);
+    store_file_row(unit, words, bytes.data());
     for (int64_t byte = 0; byte < unit.row_bytes(); byte += traits.block_bytes, at += traits.block_elements) {
       traits.decode(bytes.data() + byte, out.data() + at);
     }

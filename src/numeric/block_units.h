@@ -6,8 +6,9 @@
 //   u32 words[W][16]   word w of the block(s) of row r, then
 //   f16 d[B][16]       their scales
 // with one block of each row (B = 1) in the formats of 256 weights, two (B = 2, the first block's words first) in those
-// of 32 and 64. In IQ4_XS d is the lower half of the block's first word and has no place of its own (B = 0). This is a
-// permutation of the file's bytes.
+// of 32 and 64. In IQ4_XS d is the lower half of the block's first word and has no place of its own (B = 0). The words
+// of IQ2_S and IQ3_S are those of numeric/iquant_codes.h, which have the file's bits in another order; all others are
+// the file's. A matrix has as many bytes as in the file.
 #pragma once
 
 #include <cstddef>

@@ -67,17 +67,33 @@ struct Int8Block {
                      // where a format scales them apart
 };
 
-// What the products of the i-quants look up, in two forms.
+// What the products of the i-quants look up, in two forms. Codes of IQ2_S and IQ3_S are those of units
+// (numeric/iquant_codes.h).
 struct IquantTables {
-  // Entries of a codebook as words of four magnitudes.
-  const uint32_t* iq2s;    // [1024][2]
-  const uint32_t* iq3xxs;  // [256]
-  const uint32_t* iq3s;    // [512]
-  // By halves of an entry, so that a codebook fits registers: byte e is half an entry e. Codes of the magnitudes of
-  // IQ2_S (8, 25, 43) in 2 bits and of IQ3_XXS (4, 12, … 52, 62) in 4; magnitudes of IQ3_S themselves in 4.
-  alignas(64) uint8_t iq2s_halves[2][1024];
+  // Entries by code, a byte a magnitude.
+  alignas(64) uint32_t iq2s[1024][2];
+  alignas(64) uint32_t iq3s[512];
+  alignas(64) uint32_t iq3xxs[256];
+
+  // For look-ups of 64 bytes in registers, which ignore bits 6 and 7 of an index: a codebook in two parts, one of them
+  // shared by codes, then the weight plus 128 of a part of each and a sign.
+  //
+  // IQ2_S: a digit i is two bits, of which as many are set as 25, 8, 43 have place in 0, 1, 2. Bit 2i of iq2s_own[c]
+  // and bit 2i + 1 of iq2s_shared[c % 64] for i < 4; bit 2i - 8 of shared and 2i - 7 of own for the others.
+  // iq2s_weights[s]: bits 0 and 1 a digit, 2 + s the sign.
+  alignas(64) uint8_t iq2s_own[1024];
+  alignas(64) uint8_t iq2s_shared[64];
+  alignas(64) uint8_t iq2s_weights[2][64];
+  // IQ3_S: bits 2i and 2i + 1 of iq3s_own[c] choose one of four magnitudes at place i, one bit of iq3s_shared[c % 256]
+  // the set of four: bits 2, 0, 6, 4 for places 0 to 3. iq3s_weights[i]: bits 0 and 1 the former, 2 the latter, 3 the
+  // sign.
+  alignas(64) uint8_t iq3s_own[512];
+  alignas(64) uint8_t iq3s_shared[256];
+  alignas(64) uint8_t iq3s_weights[4][64];
+  // IQ3_XXS: the numbers of magnitudes (4, 12, … 52, 62) at places 0 and 1, 2 and 3; the magnitude plus 128 of bits 0
+  // to 2.
   alignas(64) uint8_t iq3xxs_halves[2][256];
-  alignas(64) uint8_t iq3s_halves[2][512];
+  alignas(64) uint8_t iq3xxs_magnitudes[64];
 };
 const IquantTables& iquant_tables();
 

@@ -7,42 +7,67 @@
 
 #include "ops/host/kernels/block_formats.h"
 #include "ops/host/kernels/expert_columns.h"
+#include "ops/host/kernels/iquants.h"
 
 namespace tandem::ops::host::TANDEM_ISA {
 
-// dots[c] += the products of words [begin, begin + kCount) of the weights with those of column c, and its start.
+// The sums over 32 inputs of one block of each column, times the block's scales, as FP32: whole numbers below 2^24.
 #ifdef __AVX512F__
 inline constexpr int kInt8Together = 8;
 
-// Column by column within one step, so that neighbouring instructions do not wait for each other.
-template <bool kSigned, int kCount, int C>
-inline void dot_words(const Rows* w, const Int8Block* const* columns, int64_t block, int begin, Rows (&dots)[C]) {
+template <typename Format, int C>
+[[gnu::always_inline]] inline void block_sums(const std::byte* unit, int b, const IquantTables& tables,
+                                              const Int8Block* const* columns, int64_t block, RowFloats (&out)[C]) {
+  constexpr int kHalves = Format::kScales == 2 ? 2 : 1;
+  Rows dots[kHalves][C];
 #pragma GCC unroll 8
-  for (int c = 0; c < C; ++c) dots[c] = set_rows(columns[c][block].start[begin / 4]);
+  for (int c = 0; c < C; ++c) {
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) dots[h][c] = set_rows(columns[c][block].start[h]);
+  }
+  Format::weights(unit, b, tables, [&](int i, Word word) __attribute__((always_inline)) {
+    Rows(&half)[C] = dots[kHalves == 2 ? i / 4 : 0];
 #pragma GCC unroll 8
-  for (int i = begin; i < begin + kCount; ++i) {
+    for (int c = 0; c < C; ++c) half[c] = add_dots(half[c], word, columns[c][block].values[i]);
+  });
+  BlockScale scales[Format::kScales == 0 ? 1 : Format::kScales];
+  Format::scales(unit, b, scales);
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) dots[c] = add_dots(dots[c], w[i], columns[c][block].values[i]);
+  for (int c = 0; c < C; ++c) {
+    out[c] = to_float(dots[0][c]);
+    if constexpr (Format::kScales >= 1) out[c] = multiply(out[c], scales[0]);
+    if constexpr (kHalves == 2) out[c] = multiply_add(to_float(dots[1][c]), scales[1], out[c]);
   }
 }
 #else
 inline constexpr int kInt8Together = 4;
 
-// |w| * (x with w's sign): two products are at most 2 * 127 * 127 and fit 16 bits.
-template <bool kSigned, int kCount, int C>
-inline void dot_words(const Rows* w, const Int8Block* const* columns, int64_t block, int begin, Rows (&dots)[C]) {
+// |w| * (x with w's sign), two products in 16 bits, which hold the sums of as many as kTogether words.
+template <typename Format, int C>
+[[gnu::always_inline]] inline void block_sums(const std::byte* unit, int b, const IquantTables& tables,
+                                              const Int8Block* const* columns, int64_t block, RowFloats (&out)[C]) {
+  constexpr int kFit = INT16_MAX / (2 * Format::kLargest * 127);
+  constexpr int kTogether = kFit >= 8 && Format::kScales < 2 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  BlockScale scales[Format::kScales == 0 ? 1 : Format::kScales];
+  Format::scales(unit, b, scales);
+  Rows pairs[C];
+  Rows dots[C];
 #pragma GCC unroll 4
-  for (int c = 0; c < C; ++c) {
-    const Int8Block& x = columns[c][block];
-    dots[c] = set_rows(x.start[begin / 4]);
-#pragma GCC unroll 8
-    for (int i = begin; i < begin + kCount; ++i) {
-      const Rows value = set_rows(x.values[i]);
-      const Rows pairs = kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(value, w[i]))
-                                 : _mm256_maddubs_epi16(w[i], value);
-      dots[c] = add_rows(dots[c], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  for (int c = 0; c < C; ++c) dots[c] = set_rows(columns[c][block].start[0]);
+  Format::weights(unit, b, tables, [&](int i, Word word) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      const Rows x = set_rows(columns[c][block].values[i]);
+      const Rows two = _mm256_maddubs_epi16(word.magnitudes, Format::kSigned ? _mm256_sign_epi8(x, word.signs) : x);
+      pairs[c] = i % kTogether == 0 ? two : _mm256_add_epi16(pairs[c], two);
+      if (i % kTogether == kTogether - 1) {
+        const Rows scale = Format::kScales == 0 ? _mm256_set1_epi16(1) : scales[Format::kScales == 2 ? i / 4 : 0];
+        dots[c] = add_rows(dots[c], _mm256_madd_epi16(pairs[c], scale));
+      }
     }
-  }
+  });
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) out[c] = to_float(dots[c]);
 }
 #endif
 
@@ -58,29 +83,12 @@ inline void int8_columns(const Tile& tile, int64_t inputs, const Int8Block* cons
     for (const std::byte* unit = tile.data; block < inputs / 32; unit += Format::kBytes) {
       if (row == 0) prefetch_ahead(unit, Format::kBytes, end, tile.next);
       for (int b = 0; b < Format::kInputs / 32; ++b, ++block) {
-        Rows w[8];
-        Rows scales[Format::kScales == 0 ? 1 : Format::kScales];
-        Format::weights(unit + row * 4, b, tables, w, scales);
+        RowFloats dots[C];
+        block_sums<Format>(unit + row * 4, b, tables, columns, block, dots);
         const RowFloats factor = Format::factor(unit, row, b);
-        Rows dots[C];
-        if constexpr (Format::kScales == 2) {
-          Rows second[C];
-          dot_words<Format::kSigned, 4>(w, columns, block, 0, dots);
-          dot_words<Format::kSigned, 4>(w, columns, block, 4, second);
-#pragma GCC unroll 8
-          for (int c = 0; c < C; ++c) {
-            dots[c] = add_rows(multiply_rows(dots[c], scales[0]), multiply_rows(second[c], scales[1]));
-          }
-        } else {
-          dot_words<Format::kSigned, 8>(w, columns, block, 0, dots);
-          if constexpr (Format::kScales == 1) {
-#pragma GCC unroll 8
-            for (int c = 0; c < C; ++c) dots[c] = multiply_rows(dots[c], scales[0]);
-          }
-        }
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
-          sums[c] = multiply_add(to_float(dots[c]), multiply(factor, set_row_floats(columns[c][block].scale)), sums[c]);
+          sums[c] = multiply_add(dots[c], multiply(factor, set_row_floats(columns[c][block].scale)), sums[c]);
         }
       }
     }

@@ -49,6 +49,13 @@ inline Rows shift_right(Rows a) {
 inline Rows shift_left(Rows a, Rows bits) {
   return _mm512_sllv_epi32(a, bits);
 }
+inline Rows shift_right(Rows a, Rows bits) {
+  return _mm512_srlv_epi32(a, bits);
+}
+// Bits of `a` where `mask` has ones, else those of `b`.
+inline Rows select_bits(Rows a, Rows mask, Rows b) {
+  return _mm512_ternarylogic_epi32(a, mask, b, 0xE2);
+}
 // Each byte of `nibbles` (0 to 15) replaced by the table's.
 inline Rows lookup_bytes(const int8_t* table, Rows nibbles) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), nibbles);
@@ -58,11 +65,9 @@ template <int a, int b, int c, int d>
 inline Rows shuffle_in_words(Rows x) {
   return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(in_words_order<a, b, c, d>()));
 }
-inline Rows shift_right(Rows a, int bits) {
-  return _mm512_srli_epi32(a, static_cast<unsigned>(bits));
-}
-inline Rows rotate_right(Rows a, int bits) {
-  return _mm512_rorv_epi32(a, _mm512_set1_epi32(bits));
+template <int kBits>
+inline Rows rotate_right(Rows a) {
+  return _mm512_ror_epi32(a, kBits);
 }
 // (a & b) | c
 inline Rows and_or(Rows a, Rows b, Rows c) {
@@ -159,6 +164,9 @@ inline Rows shift_right(Rows a) {
 inline Rows shift_left(Rows a, Rows bits) {
   return _mm256_sllv_epi32(a, bits);
 }
+inline Rows shift_right(Rows a, Rows bits) {
+  return _mm256_srlv_epi32(a, bits);
+}
 inline Rows lookup_bytes(const int8_t* table, Rows nibbles) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))),
                              nibbles);
@@ -166,12 +174,6 @@ inline Rows lookup_bytes(const int8_t* table, Rows nibbles) {
 template <int a, int b, int c, int d>
 inline Rows shuffle_in_words(Rows x) {
   return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(in_words_order<a, b, c, d>()));
-}
-inline Rows shift_right(Rows a, int bits) {
-  return _mm256_srli_epi32(a, bits);
-}
-inline Rows rotate_right(Rows a, int bits) {
-  return _mm256_or_si256(_mm256_srli_epi32(a, bits & 31), _mm256_slli_epi32(a, 32 - (bits & 31)));
 }
 inline Rows and_or(Rows a, Rows b, Rows c) {
   return _mm256_or_si256(_mm256_and_si256(a, b), c);
