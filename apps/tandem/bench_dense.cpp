@@ -6,11 +6,13 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/pool.h"
 #include "base/units.h"
@@ -29,6 +31,7 @@ using ops::WeightFormat;
 
 struct DenseOptions {
   int threads = 0;
+  std::optional<base::CpuLevel> isa;
   int rounds = kLeastRounds;
   int64_t rows = 17408;
   int64_t inputs = 5120;
@@ -166,7 +169,7 @@ void measure_dense(BenchReport& report, base::WorkerPool& pool, const DenseOptio
   report.figures[ceiling + "_gb_s"] = read_rate;
   std::mt19937_64 random(2);
   std::normal_distribution<float> normal;
-  ops::host::HostOps host(pool, true);
+  ops::host::HostOps host(pool, true, options.isa ? ops::host::kernels(*options.isa) : ops::host::kernels());
   for (const int columns : options.columns) {
     // Many columns are bound by operations: a part of the matrices is enough.
     const size_t count =
@@ -225,6 +228,7 @@ void add_bench_dense(CLI::App& bench) {
       ->capture_default_str();
   per_call(command->add_option("--threads", options->threads, "Threads that compute; 0 takes the cores that are free"))
       ->capture_default_str();
+  add_isa_option(*command, options->isa);
   per_call(command->add_option("--formats", options->formats, "Formats of the weights"))
       ->delimiter(',')
       ->check(CLI::IsMember(dense_format_names()))

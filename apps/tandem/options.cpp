@@ -67,6 +67,17 @@ void add_model_options(CLI::App& command, engine::EngineOptions& options) {
   add_machine_options(command, options);
 }
 
+void add_isa_option(CLI::App& command, std::optional<base::CpuLevel>& isa) {
+  using Isa = std::optional<base::CpuLevel>;
+  setting(add_choice<Isa>(command, "--isa", isa,
+                          "Kernels of the processor, which all give the same bits; auto takes the best that it has",
+                          {{"auto", std::nullopt},
+                           {"avx2", base::CpuLevel::kAvx2},
+                           {"avx512", base::CpuLevel::kAvx512},
+                           {"avx512vbmi", base::CpuLevel::kAvx512Vbmi}}))
+      ->group(kMachine);
+}
+
 void add_machine_options(CLI::App& command, engine::EngineOptions& options) {
   setting(command.add_option("--device", options.device, "cpu, sim[,sim] or cuda:N[,N]: one device a rank"))
       ->group(kMachine)
@@ -77,6 +88,7 @@ void add_machine_options(CLI::App& command, engine::EngineOptions& options) {
   setting(command.add_option("--threads", options.threads, "Threads that compute; 0 takes the cores that are free"))
       ->group(kMachine)
       ->capture_default_str();
+  add_isa_option(command, options.load.isa);
   setting(add_choice(command, "--expert-mode", options.load.expert_mode,
                      "Arithmetic of 4-bit experts: activations in 16 or in 4 bits",
                      {{"w4a16", model::ExpertMode::kW4A16}, {"w4a4", model::ExpertMode::kW4A4}}))

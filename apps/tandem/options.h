@@ -7,8 +7,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "base/cpu.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "text/message.h"
@@ -26,6 +28,8 @@ CLI::Option* add_size(CLI::App& command, const std::string& name, uint64_t& byte
 
 // MODEL and the machine options.
 void add_model_options(CLI::App& command, engine::EngineOptions& options);
+// The instruction sets of the kernels; none takes the processor's best.
+void add_isa_option(CLI::App& command, std::optional<base::CpuLevel>& isa);
 // Where and how to compute.
 void add_machine_options(CLI::App& command, engine::EngineOptions& options);
 void add_context_options(CLI::App& command, engine::EngineOptions& options);

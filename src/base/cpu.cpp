@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fmt/ranges.h>
 #include <fstream>
 #include <hwloc.h>
 #include <memory>
@@ -45,18 +46,44 @@ std::vector<int> numbers_in(hwloc_const_bitmap_t cpus) {
   return numbers;
 }
 
+// What each level adds to the one below it.
+struct Feature {
+  const char* name;
+  CpuLevel level;
+};
+constexpr Feature kFeatures[] = {
+    {"AVX2", CpuLevel::kAvx2},       {"FMA", CpuLevel::kAvx2},           {"F16C", CpuLevel::kAvx2},
+    {"AVX512F", CpuLevel::kAvx512},  {"AVX512BW", CpuLevel::kAvx512},    {"AVX512VL", CpuLevel::kAvx512},
+    {"AVX512DQ", CpuLevel::kAvx512}, {"AVX512_VNNI", CpuLevel::kAvx512}, {"AVX512_VBMI", CpuLevel::kAvx512Vbmi}};
+
+bool processor_has(const std::string& feature) {
+  __builtin_cpu_init();
+  if (feature == "AVX2") return __builtin_cpu_supports("avx2") != 0;
+  if (feature == "FMA") return __builtin_cpu_supports("fma") != 0;
+  if (feature == "F16C") return __builtin_cpu_supports("f16c") != 0;
+  if (feature == "AVX512F") return __builtin_cpu_supports("avx512f") != 0;
+  if (feature == "AVX512BW") return __builtin_cpu_supports("avx512bw") != 0;
+  if (feature == "AVX512VL") return __builtin_cpu_supports("avx512vl") != 0;
+  if (feature == "AVX512DQ") return __builtin_cpu_supports("avx512dq") != 0;
+  if (feature == "AVX512_VNNI") return __builtin_cpu_supports("avx512vnni") != 0;
+  return feature == "AVX512_VBMI" && __builtin_cpu_supports("avx512vbmi") != 0;
+}
+
 }  // namespace
 
 CpuLevel cpu_level() {
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
-    return CpuLevel::kBaseline;
+  for (const CpuLevel level : {CpuLevel::kAvx512Vbmi, CpuLevel::kAvx512, CpuLevel::kAvx2}) {
+    if (features_missing(level, processor_has).empty()) return level;
   }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")) {
-    return __builtin_cpu_supports("avx512vbmi") ? CpuLevel::kAvx512Vbmi : CpuLevel::kAvx512;
+  return CpuLevel::kBaseline;
+}
+
+std::vector<std::string> features_missing(CpuLevel level, const std::function<bool(const std::string&)>& has) {
+  std::vector<std::string> missing;
+  for (const Feature& feature : kFeatures) {
+    if (feature.level <= level && !has(feature.name)) missing.emplace_back(feature.name);
   }
-  return CpuLevel::kAvx2;
+  return missing;
 }
 
 std::string cpu_level_name(CpuLevel level) {
@@ -81,10 +108,11 @@ std::string cpu_model() {
   return "unknown";
 }
 
-void require_cpu() {
-  if (cpu_level() == CpuLevel::kBaseline) {
-    unavailable("processor", "{} lacks AVX2, FMA or F16C, which the host operations need", cpu_model());
-  }
+void require_cpu(CpuLevel level) {
+  const auto missing = features_missing(level, processor_has);
+  if (missing.empty()) return;
+  unavailable("processor", "{} lacks {}, which kernels for {} need", cpu_model(), fmt::join(missing, ", "),
+              cpu_level_name(level));
 }
 
 std::vector<std::vector<int>> cores_by_speed(const std::string& topology_xml) {

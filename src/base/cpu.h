@@ -1,6 +1,7 @@
 // What this processor can do, and how many of its cores this process may use.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,12 @@ enum class CpuLevel {
 CpuLevel cpu_level();
 // The level in words, for messages and bench reports.
 std::string cpu_level_name(CpuLevel level);
+// What a level needs, as "AVX512_VBMI", of which `has` says no. Empty: the level can be used.
+std::vector<std::string> features_missing(CpuLevel level, const std::function<bool(const std::string&)>& has);
 // The processor's model name as the system tells it.
 std::string cpu_model();
-// Throws where the processor is below kAvx2, with what it lacks.
-void require_cpu();
+// Throws base::Error{kUnavailable} where the processor is below the level, with what it lacks.
+void require_cpu(CpuLevel level = CpuLevel::kAvx2);
 // The physical cores that the affinity mask allows, each as the numbers of its allowed logical processors, in the order
 // in which workers should take them: fast kinds of core before slow ones, as far as the system tells them apart. Empty
 // where the system tells nothing. `topology_xml` (an hwloc topology) takes the place of this machine, for tests; then

@@ -54,7 +54,8 @@ class Decoder final : public Model {
 
 Decoder::Decoder(const artifact::Artifact& artifact, base::WorkerPool& pool, const LoadOptions& options)
     : config_(Config::from_json(artifact.config(), artifact.folder().string())),
-      ops_(pool, options.activations == Activations::kBF16) {
+      ops_(pool, options.activations == Activations::kBF16,
+           options.isa ? ops::host::kernels(*options.isa) : ops::host::kernels()) {
   WeightLoader loader(artifact, options.quiet);
   LayoutBuilder layout;
   const std::string root = "model.language_model";

@@ -8,11 +8,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "artifact/artifact.h"
+#include "base/cpu.h"
 #include "base/pool.h"
 #include "experts/ngram_table.h"
 #include "model/config.h"
@@ -34,9 +36,10 @@ enum class ExpertMode {
 struct LoadOptions {
   Activations activations = Activations::kBF16;
   ExpertMode expert_mode = ExpertMode::kW4A4;
-  int64_t indexer_budget = 0;   // tokens; 0 takes the config's (tests override it)
-  experts::NgramOptions ngram;  // how rows of the n-gram table are read and kept
-  bool quiet = true;            // no progress on standard error
+  int64_t indexer_budget = 0;         // tokens; 0 takes the config's (tests override it)
+  std::optional<base::CpuLevel> isa;  // the host's kernels; none takes the processor's best
+  experts::NgramOptions ngram;        // how rows of the n-gram table are read and kept
+  bool quiet = true;                  // no progress on standard error
 };
 
 // Bytes of the state of sequences (docs/architecture.md, "State").

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <hwloc.h>
+#include <set>
+
+#include "base/error.h"
 
 namespace tandem::base {
 namespace {
@@ -44,6 +47,30 @@ TEST(CoresBySpeed, FastKindsComeFirst) {
 TEST(CoresBySpeed, ThisMachineHasOne) {
   for (const auto& core : cores_by_speed()) EXPECT_FALSE(core.empty());
   EXPECT_GE(usable_cores(), 1);
+}
+
+TEST(CpuLevels, NameWhatIsMissing) {
+  const auto only = [](const std::set<std::string>& names) {
+    return [names](const std::string& name) { return names.contains(name); };
+  };
+  const std::set<std::string> haswell = {"AVX2", "FMA", "F16C"};
+  std::set<std::string> cascade_lake = haswell;
+  cascade_lake.insert({"AVX512F", "AVX512BW", "AVX512VL", "AVX512DQ", "AVX512_VNNI"});
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(features_missing(CpuLevel::kAvx2, only({"AVX2", "F16C"})), (Names{"FMA"}));
+  EXPECT_EQ(features_missing(CpuLevel::kAvx2, only(haswell)), Names{});
+  EXPECT_EQ(features_missing(CpuLevel::kAvx512, only(haswell)),
+            (Names{"AVX512F", "AVX512BW", "AVX512VL", "AVX512DQ", "AVX512_VNNI"}));
+  EXPECT_EQ(features_missing(CpuLevel::kAvx512, only(cascade_lake)), Names{});
+  EXPECT_EQ(features_missing(CpuLevel::kAvx512Vbmi, only(cascade_lake)), (Names{"AVX512_VBMI"}));
+  EXPECT_EQ(features_missing(CpuLevel::kBaseline, only({})), Names{});
+}
+
+TEST(CpuLevels, OfThisProcessorCanBeUsed) {
+  EXPECT_NO_THROW(require_cpu(cpu_level()));
+  if (cpu_level() != CpuLevel::kAvx512Vbmi) {
+    EXPECT_THROW(require_cpu(CpuLevel::kAvx512Vbmi), Error);
+  }
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ TEST_F(CommandLine, WordsThatItDoesNotKnowAreRefused) {
   expect_refused(tandem({"run", "m.tandem", "hi", "--fast"}), "--fast");
   expect_refused(tandem({"run", "m.tandem", "hi", "--temperature", "hot"}), "--temperature");
   expect_refused(tandem({"run", "m.tandem", "hi", "--activations", "f16"}), "'f16' is none of f32|bf16");
+  expect_refused(tandem({"run", "m.tandem", "hi", "--isa", "sse"}), "'sse' is none of auto|avx2|avx512|avx512vbmi");
   expect_refused(tandem({"run", "m.tandem", "hi", "--threads"}), "--threads");
   expect_refused(tandem({"run"}), "model");
   expect_refused(tandem({"bench"}), "subcommand is required");

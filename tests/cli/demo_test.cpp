@@ -131,6 +131,26 @@ TEST_P(Demo, ScoreWritesWhatTheReferenceHolds) {
   }
 }
 
+TEST_P(Demo, EveryIsaGivesTheSameBits) {
+  const auto ids = runner_->file("ids.json", "[4064, 198, 9, 27, 300, 41, 7, 5]");
+  const auto score = [&](const std::string& isa) {
+    return tandem(
+        {"score", artifact(GetParam()), "--ids", ids, "--out", runner_->path(isa), "--last", "8", "--isa", isa});
+  };
+  ASSERT_EQ(score("auto").code, 0);
+  const std::string best = base::read_text(runner_->path("auto"), 1 << 24);
+  for (const char* isa : {"avx2", "avx512", "avx512vbmi"}) {
+    const auto result = score(isa);
+    if (result.code == 2) {  // this processor lacks it
+      EXPECT_TRUE(result.error.starts_with("tandem: processor: ")) << result.error;
+      EXPECT_NE(result.error.find(" lacks AVX"), std::string::npos) << result.error;
+      continue;
+    }
+    ASSERT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(base::read_text(runner_->path(isa), 1 << 24), best) << isa;
+  }
+}
+
 TEST_P(Demo, TooLongAPromptIsRefusedWithBothFigures) {
   const auto result =
       tandem({"run", artifact(GetParam()), "Hello, who are you?", "--no-thinking", "--max-context", "18"});

@@ -1,5 +1,6 @@
 #include "ops/host/kernels.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/cpu.h"
@@ -31,11 +32,20 @@ const Kernels* avx512vbmi_kernels() {
 }
 
 const Kernels& kernels() {
-  base::require_cpu();
-  static const Kernels& chosen = avx512vbmi_kernels() != nullptr ? *avx512vbmi_kernels()
-                                 : avx512_kernels() != nullptr   ? *avx512_kernels()
-                                                                 : *avx2_kernels();
+  static const Kernels& chosen = kernels(std::max(base::cpu_level(), base::CpuLevel::kAvx2));
   return chosen;
+}
+
+const Kernels& kernels(base::CpuLevel level) {
+  base::require_cpu(level);
+  switch (level) {
+    case base::CpuLevel::kAvx512Vbmi:
+      return avx512vbmi::kTable;
+    case base::CpuLevel::kAvx512:
+      return avx512::kTable;
+    default:
+      return avx2::kTable;
+  }
 }
 
 namespace {

@@ -10,6 +10,10 @@
 #include "numeric/expert_format.h"
 #include "ops/weight.h"
 
+namespace tandem::base {
+enum class CpuLevel;  // base/cpu.h, which the kernels' sources cannot include
+}
+
 namespace tandem::ops::host {
 
 using numeric::ExpertFormat;
@@ -179,8 +183,10 @@ struct Kernels {
   void (*decode_fp8_row)(const uint8_t* codes, const uint16_t* scales, int64_t inputs, float* out);
 };
 
-// The set for this processor; throws base::Error where it lacks AVX2.
+// The best set for this processor; throws base::Error where it lacks AVX2.
 const Kernels& kernels();
+// The set of a level; throws base::Error with what the processor lacks for it.
+const Kernels& kernels(base::CpuLevel level);
 // Each set, for tests and benches; null where this processor cannot run it.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
