@@ -12,17 +12,18 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "numeric/bf16.h"
 #include "numeric/e4m3.h"
 #include "numeric/fp8_scale.h"
 
 namespace tandem::numeric {
 
-inline constexpr int64_t kFp8Block = 128;
+inline constexpr int64_t kFp8BlockSide = 128;
 
 // Blocks along a dimension.
 constexpr int64_t fp8_blocks(int64_t extent) {
-  return (extent + kFp8Block - 1) / kFp8Block;
+  return base::ceil_div(extent, kFp8BlockSide);
 }
 
 // `out` [rows, inputs]. Throws base::Error{kInternal} where a span has another size than the shape asks for.
@@ -36,7 +37,7 @@ inline void fp8_block_decode(std::span<const uint8_t> codes, Fp8Scales scales, i
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t input = 0; input < inputs; ++input) {
       const auto at = static_cast<size_t>(row * inputs + input);
-      const auto block = static_cast<size_t>(row / kFp8Block * fp8_blocks(inputs) + input / kFp8Block);
+      const auto block = static_cast<size_t>(row / kFp8BlockSide * fp8_blocks(inputs) + input / kFp8BlockSide);
       out[at] = e4m3_to_float(codes[at]) * scales[block];
     }
   }
@@ -54,7 +55,7 @@ inline Fp8BlockMatrix fp8_block_encode(std::span<const float> weights, int64_t r
   }
   Fp8BlockMatrix out;
   const auto block_of = [inputs](int64_t row, int64_t input) {
-    return static_cast<size_t>(row / kFp8Block * fp8_blocks(inputs) + input / kFp8Block);
+    return static_cast<size_t>(row / kFp8BlockSide * fp8_blocks(inputs) + input / kFp8BlockSide);
   };
   std::vector<float> amax(static_cast<size_t>(fp8_blocks(rows) * fp8_blocks(inputs)));
   for (int64_t row = 0; row < rows; ++row) {

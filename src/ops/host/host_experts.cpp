@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "numeric/block_units.h"
 #include "numeric/expert_limits.h"
 
@@ -12,15 +13,13 @@ namespace tandem::ops::host {
 
 namespace {
 
+using base::ceil_div;
+
 constexpr int64_t kInputPart = 512;       // inputs of a column that are quantised at once: whole blocks of every format
 constexpr int64_t kBatch = 8;             // columns that one product takes here
 constexpr int64_t kDownRows = 32;         // rows of gate and up that make whole blocks of down's inputs
 constexpr int64_t kSumBytes = 256 << 10;  // accumulators of one piece of down's rows: a part of a second-level cache
 constexpr int64_t kTileSums = 2 * kExpertTileRows;  // the even and the odd experts' sums of a token and a tile
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 float input_scale(const ExpertTable& table, int64_t expert, int which) {
   return table.scalars == nullptr ? 1.0F : table.scalars[expert * 6 + 3 + which];
