@@ -33,11 +33,11 @@ def matrix_size(form, matrix):  # without FP8's scales
 
 
 def block_row(units, form, row, inputs):
-    """The blocks of a row, as a GGUF file has them."""
+    """The blocks of a row as a GGUF file has them, the codes of one in FP8."""
     (width, words, scales), out = UNITS[form], b""
     size, per_row, count = 16 * (4 * words + 2 * scales), inputs // width, max(scales, 1)
     for number in range(row // 16 * per_row, (row // 16 + 1) * per_row):
-        unit, r = units[number * size :][:size], row % 16
+        unit, r = units[number * size : (number + 1) * size], row % 16
         for b in range(count):
             out += unit[64 * words + 32 * b + 2 * r :][: 2 if scales else 0]
             out += file_words(form, unit, r, range(b * words // count, (b + 1) * words // count))
@@ -52,12 +52,11 @@ class Artifact:
         assert (header["format"], header["version"], header["directory_bytes"]) == ("tandem", 1, len(body)), header
         self.directory = json.loads(body)
         self.objects = {o["name"]: o for o in self.directory["objects"]}
-        parts = self.directory["parts"]
+        parts, ends = self.directory["parts"], [0] * len(self.directory["parts"])
         assert len(self.objects) == len(self.directory["objects"]), "a name stands twice"
         for number, part in enumerate(parts):
             name, path = "part-%05d.bin" % number, os.path.join(self.folder, part["file"])
             assert part["file"] == name and os.path.getsize(path) == part["bytes"], part
-        ends = [0] * len(parts)
         for o in sorted(self.objects.values(), key=lambda o: (o["part"], o["offset"], o["bytes"])):
             assert o["offset"] % 4096 == 0 and o["offset"] >= ends[o["part"]] and o["bytes"] == self.size(o), o
             ends[o["part"]] = o["offset"] + o["bytes"]
@@ -120,10 +119,11 @@ class Artifact:
         if form == "fp8_block" and suffix == "weight_scale_inv":
             grid = 2 * -(-rows // 128) * -(-inputs // 128)
             return "bf16", -(-inputs // 128), data[3 * matrix + p * grid :][:grid]
-        if form in ("bf16", "fp8_block"):
-            return {"bf16": "bf16", "fp8_block": "f8_e4m3"}[form], inputs, units
+        if form == "bf16":
+            return form, inputs, units
         if form != "nvfp4":
-            return form, inputs, b"".join(block_row(units, form, row, inputs) for row in range(rows))
+            blocks = b"".join(block_row(units, form, row, inputs) for row in range(rows))
+            return {"fp8_block": "f8_e4m3"}.get(form, form), inputs, blocks
         if suffix in ("weight_scale_2", "input_scale"):
             scalars = self.objects[o["name"] + ".scalars"]
             return "f32", 1, self.read(scalars, 4 * (expert * scalars["shape"][1] + p + 3 * (suffix[0] == "i")), 4)

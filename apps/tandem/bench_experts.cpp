@@ -19,6 +19,8 @@
 #include "device/buffer.h"
 #include "numeric/block_units.h"
 #include "numeric/expert_record.h"
+#include "numeric/fp8_block.h"
+#include "numeric/fp8_units.h"
 #include "numeric/nvfp4.h"
 #include "ops/host/host_ops.h"
 #include "options.h"
@@ -45,10 +47,11 @@ struct Format {
   const char* name;
   numeric::ExpertFormat format;
 };
-constexpr Format kFormats[] = {{"nvfp4", numeric::ExpertFormat::kNvfp4},    {"iq3_s", numeric::ExpertFormat::kIq3s},
-                               {"iq3_xxs", numeric::ExpertFormat::kIq3xxs}, {"iq2_s", numeric::ExpertFormat::kIq2s},
-                               {"iq4_xs", numeric::ExpertFormat::kIq4xs},   {"iq4_nl", numeric::ExpertFormat::kIq4nl},
-                               {"q2_0", numeric::ExpertFormat::kQ2_0}};
+constexpr Format kFormats[] = {
+    {"nvfp4", numeric::ExpertFormat::kNvfp4},  {"fp8_block", numeric::ExpertFormat::kFp8Block},
+    {"iq3_s", numeric::ExpertFormat::kIq3s},   {"iq3_xxs", numeric::ExpertFormat::kIq3xxs},
+    {"iq2_s", numeric::ExpertFormat::kIq2s},   {"iq4_xs", numeric::ExpertFormat::kIq4xs},
+    {"iq4_nl", numeric::ExpertFormat::kIq4nl}, {"q2_0", numeric::ExpertFormat::kQ2_0}};
 
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
@@ -83,11 +86,21 @@ void fill_blocks(std::mt19937_64& random, numeric::ExpertFormat format, int64_t 
   numeric::pack_block_units(numeric::block_unit_of(format), blocks, rows, inputs, out);
 }
 
+void fill_fp8(std::mt19937_64& random, int64_t rows, int64_t inputs, std::span<std::byte> out,
+              std::span<std::byte> scales) {
+  std::vector<uint8_t> codes(out.size());
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(random() % 0x7F | (random() & 0x80));
+  numeric::pack_fp8_units(codes, rows, inputs, out);
+  for (size_t at = 0; at < scales.size(); at += 2) {
+    const auto scale = static_cast<uint16_t>(0x3700 + random() % 0x80);  // 2^-17 to 2^-16
+    std::memcpy(scales.data() + at, &scale, sizeof scale);
+  }
+}
+
 // The width inside an expert, made whole blocks of the format.
 int64_t inner_for(const ExpertsOptions& options, numeric::ExpertFormat format) {
-  const int64_t unit =
-      numeric::is_block_format(format) ? numeric::block_unit_of(format).inputs : numeric::kNvfp4UnitInputs;
-  return (options.inner + unit - 1) / unit * unit;
+  const int64_t unit = numeric::expert_multiple(format);
+  return base::ceil_div(options.inner, unit) * unit;
 }
 
 Records make_records(base::WorkerPool& pool, const ExpertsOptions& options, numeric::ExpertFormat format) {
@@ -110,6 +123,10 @@ Records make_records(base::WorkerPool& pool, const ExpertsOptions& options, nume
                                      static_cast<size_t>(bytes));
       if (format == numeric::ExpertFormat::kNvfp4) {
         fill_nvfp4(random, rows, inputs, out);
+      } else if (format == numeric::ExpertFormat::kFp8Block) {
+        const int64_t grid = 2 * numeric::fp8_blocks(rows) * numeric::fp8_blocks(inputs);
+        fill_fp8(random, rows, inputs, out,
+                 {data + e * table.record.bytes + table.record.matrices[m].scales_offset, static_cast<size_t>(grid)});
       } else {
         fill_blocks(random, format, rows, inputs, out);
       }

@@ -90,7 +90,7 @@ void add_machine_options(CLI::App& command, engine::EngineOptions& options) {
       ->capture_default_str();
   add_isa_option(command, options.load.isa);
   setting(add_choice(command, "--expert-mode", options.load.expert_mode,
-                     "Arithmetic of 4-bit experts: activations in 16 or in 4 bits",
+                     "Activations of quantised experts: in 16 bits, or in 4 with NVFP4 and in 8 with other weights",
                      {{"w4a16", model::ExpertMode::kW4A16}, {"w4a4", model::ExpertMode::kW4A4}}))
       ->group(kMachine);
   setting(add_choice(command, "--activations", options.load.activations, "Inputs of matrix products",

@@ -3,6 +3,7 @@
 #include <array>
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "base/units.h"
 
 namespace tandem::artifact {
@@ -169,6 +170,15 @@ std::optional<ObjectSize> object_size(Encoding encoding, std::span<const int64_t
   const std::optional<uint64_t> bytes = product(shape, traits(encoding).element_bytes);
   if (!bytes) return std::nullopt;
   return ObjectSize{.bytes = *bytes};
+}
+
+numeric::ExpertRecord record_of(const Object& object) {
+  std::optional<numeric::ExpertRecord> record;
+  if (is_experts(object.encoding) && object.shape.size() == 3) {
+    record = numeric::expert_record(object.formats, object.shape[1], object.shape[2]);
+  }
+  if (!record) base::internal_error(object.name, "is {} and has no records of experts", encoding_name(object.encoding));
+  return *record;
 }
 
 void place_objects(std::span<Object> objects, uint64_t part_bytes) {

@@ -67,6 +67,9 @@ struct Object {
 // "bf16", "experts_mixed (iq3_s, iq3_s, iq4_nl)".
 std::string describe_encoding(const Object& object);
 
+// How the records of experts are laid out. Throws base::Error{kInternal} for an object of another kind.
+numeric::ExpertRecord record_of(const Object& object);
+
 // Bytes that an encoding and a shape ask for.
 struct ObjectSize {
   uint64_t bytes = 0;

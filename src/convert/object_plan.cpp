@@ -59,7 +59,10 @@ ObjectPlan::ObjectPlan(std::string name, artifact::Encoding encoding, std::vecto
   const std::optional<artifact::ObjectSize> size = artifact::object_size(encoding, object_.shape, object_.formats);
   if (!size) {
     std::string why;
-    if (encoding == artifact::Encoding::kExpertsNvfp4) why = " (inner and hidden must be multiples of 64)";
+    const auto uniform = artifact::formats_of(encoding);
+    if (const int64_t multiple = uniform ? numeric::expert_multiple(uniform->front()) : 1; multiple > 1) {
+      why = fmt::format(" (inner and hidden must be multiples of {})", multiple);
+    }
     if (encoding == artifact::Encoding::kExpertsMixed) {
       why = fmt::format(" in {}, {} and {} (rows must be multiples of 16, inputs of the formats' units)",
                         numeric::expert_format_name(formats[0]), numeric::expert_format_name(formats[1]),

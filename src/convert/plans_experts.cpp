@@ -5,6 +5,8 @@
 #include "base/units.h"
 #include "convert/gather.h"
 #include "convert/plans.h"
+#include "numeric/fp8_block.h"
+#include "numeric/fp8_units.h"
 #include "numeric/nvfp4.h"
 
 namespace tandem::convert {
@@ -15,8 +17,6 @@ using artifact::Encoding;
 using checkpoint::Checkpoint;
 using checkpoint::Dtype;
 using checkpoint::Tensor;
-
-constexpr int64_t kScaleBlock = 128;
 
 struct Dims {
   int64_t inner = 0;
@@ -52,7 +52,7 @@ Dims matrix(Dims dims, int projection) {
   return projection < 2 ? dims : Dims{.inner = dims.hidden, .hidden = dims.inner};
 }
 
-// Records in the order gate, up, down of whole tensors, then whatever the format has beside them.
+// Records in the order gate, up, down of whole tensors.
 class RecordsPlan : public GatherPlan {
  public:
   RecordsPlan(std::string name, Encoding encoding, std::vector<int64_t> shape)
@@ -89,28 +89,21 @@ class FusedPlan final : public RecordsPlan {
 
 class SeparatePlan final : public RecordsPlan {
  public:
-  SeparatePlan(std::string name, Encoding encoding, Dims dims, const std::vector<Expert>& experts)
-      : RecordsPlan(std::move(name), encoding, experts_shape(experts.size(), dims)) {
+  SeparatePlan(std::string name, Dims dims, const std::vector<Expert>& experts)
+      : RecordsPlan(std::move(name), Encoding::kExpertsBF16, experts_shape(experts.size(), dims)) {
     for (const Expert& expert : experts) {
       for (const Projection* projection : projections(expert)) tensors_.push_back(projection->weight);
-      if (encoding != Encoding::kExpertsFp8Block) continue;
-      for (const Projection* projection : projections(expert)) tensors_.push_back(projection->weight_scale_inv);
     }
-    per_record_ = tensors_.size() / experts.size();
   }
 
  private:
   std::vector<Segment> segments(uint64_t expert) const override {
     std::vector<Segment> segments;
-    for (size_t i = 0; i < per_record_; ++i) {
-      const Tensor& tensor = *tensors_[expert * per_record_ + i];
-      const Check check = i >= 3 ? Check::kBF16Scales : tensor.dtype == Dtype::kF8E4M3 ? Check::kE4M3 : Check::kNone;
-      add(segments, tensor, 0, tensor.bytes, check);
+    for (size_t i = 3 * expert; i < 3 * (expert + 1); ++i) {
+      add(segments, *tensors_[i], 0, tensors_[i]->bytes, Check::kNone);
     }
     return segments;
   }
-
-  size_t per_record_ = 0;
 };
 
 class ScalarsPlan final : public GatherPlan {
@@ -193,6 +186,63 @@ class Nvfp4Plan final : public ObjectPlan {
   std::vector<Expert> experts_;
 };
 
+class Fp8BlockPlan final : public ObjectPlan {
+ public:
+  Fp8BlockPlan(std::string name, Dims dims, const std::vector<Expert>& experts)
+      : ObjectPlan(std::move(name), Encoding::kExpertsFp8Block, experts_shape(experts.size(), dims)),
+        dims_(dims),
+        record_(artifact::record_of(object_)) {
+    chunk_bytes_ = object_.record_bytes;
+    for (const Expert& expert : experts) {
+      for (const Projection* projection : projections(expert)) {
+        tensors_.push_back(projection->weight);
+        tensors_.push_back(projection->weight_scale_inv);
+      }
+    }
+  }
+
+  void make(const Checkpoint& checkpoint, uint64_t expert, std::span<std::byte> out) const override {
+    std::ranges::fill(out, std::byte{0});
+    for_each_matrix(expert, [&](const Tensor& weight, const Tensor& scales, Dims matrix, size_t at, size_t scales_at) {
+      std::vector<uint8_t> codes(weight.bytes);
+      const auto code_bytes = std::as_writable_bytes(std::span(codes));
+      checkpoint.read(weight, 0, code_bytes);
+      check_values(Check::kE4M3, weight, 0, code_bytes);
+      numeric::pack_fp8_units(codes, matrix.inner, matrix.hidden, out.subspan(at, codes.size()));
+      const std::span<std::byte> grid = out.subspan(scales_at, scales.bytes);
+      checkpoint.read(scales, 0, grid);
+      check_values(Check::kBF16Scales, scales, 0, grid);
+    });
+  }
+
+  bool invert(uint64_t expert, std::span<const std::byte> bytes, const PieceSink& sink) const override {
+    size_t end = 0;
+    for_each_matrix(expert, [&](const Tensor& weight, const Tensor& scales, Dims matrix, size_t at, size_t scales_at) {
+      std::vector<uint8_t> codes(weight.bytes);
+      numeric::unpack_fp8_units(bytes.subspan(at, codes.size()), matrix.inner, matrix.hidden, codes);
+      sink(weight, 0, std::as_bytes(std::span(codes)));
+      sink(scales, 0, bytes.subspan(scales_at, scales.bytes));
+      end = scales_at + scales.bytes;
+    });
+    return all_zero(bytes.subspan(end));
+  }
+
+ private:
+  // Calls matrix(weight, scales, rows and inputs, places of both in the record) for gate, up and down.
+  template <typename Matrix>
+  void for_each_matrix(uint64_t expert, const Matrix& call) const {
+    for (int i = 0; i < 3; ++i) {
+      const numeric::ExpertRecord::Matrix& placed = record_.matrices[static_cast<size_t>(i)];
+      const uint64_t first = 2 * (3 * expert + static_cast<uint64_t>(i));
+      call(*tensors_[first], *tensors_[first + 1], matrix(dims_, i), static_cast<size_t>(placed.offset),
+           static_cast<size_t>(placed.scales_offset));
+    }
+  }
+
+  Dims dims_;
+  numeric::ExpertRecord record_;
+};
+
 }  // namespace
 
 std::unique_ptr<ObjectPlan> plan_experts_fused(std::string name, const Tensor& gate_up, const Tensor& down) {
@@ -213,21 +263,20 @@ std::unique_ptr<ObjectPlan> plan_experts_bf16(std::string name, const std::vecto
       require(*projections(expert)[static_cast<size_t>(i)]->weight, Dtype::kBF16, {rows, inputs});
     }
   }
-  return std::make_unique<SeparatePlan>(std::move(name), Encoding::kExpertsBF16, dims, experts);
+  return std::make_unique<SeparatePlan>(std::move(name), dims, experts);
 }
 
 std::unique_ptr<ObjectPlan> plan_experts_fp8_block(std::string name, const std::vector<Expert>& experts) {
   const Dims dims = dims_of(experts, 1);
-  const auto blocks = [](int64_t elements) { return (elements + kScaleBlock - 1) / kScaleBlock; };
   for (const Expert& expert : experts) {
     for (int i = 0; i < 3; ++i) {
       const auto [rows, inputs] = matrix(dims, i);
       const Projection& projection = *projections(expert)[static_cast<size_t>(i)];
       require(*projection.weight, Dtype::kF8E4M3, {rows, inputs});
-      require(*projection.weight_scale_inv, Dtype::kBF16, {blocks(rows), blocks(inputs)});
+      require(*projection.weight_scale_inv, Dtype::kBF16, {numeric::fp8_blocks(rows), numeric::fp8_blocks(inputs)});
     }
   }
-  return std::make_unique<SeparatePlan>(std::move(name), Encoding::kExpertsFp8Block, dims, experts);
+  return std::make_unique<Fp8BlockPlan>(std::move(name), dims, experts);
 }
 
 std::unique_ptr<ObjectPlan> plan_experts_nvfp4(std::string name, std::vector<Expert> experts) {

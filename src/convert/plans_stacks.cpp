@@ -36,8 +36,7 @@ ExpertFormats stack_formats(const Stacks& stacks) {
 class StacksPlan final : public ObjectPlan {
  public:
   StacksPlan(std::string name, Encoding encoding, const Stacks& stacks, const ExpertFormats& formats)
-      : ObjectPlan(std::move(name), encoding, stacks[0]->shape, formats),
-        record_(*numeric::expert_record(formats, object_.shape[1], object_.shape[2])) {
+      : ObjectPlan(std::move(name), encoding, stacks[0]->shape, formats), record_(artifact::record_of(object_)) {
     chunk_bytes_ = object_.record_bytes;
     tensors_.assign(stacks.begin(), stacks.end());
   }

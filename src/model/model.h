@@ -29,8 +29,8 @@ enum class Activations {
 };
 
 enum class ExpertMode {
-  kW4A16,  // 4-bit weights, activations as `Activations` says
-  kW4A4,   // 4-bit weights and activations: the canonical expert arithmetic, the serving default
+  kW4A16,  // quantised weights, activations as `Activations` says
+  kW4A4,   // activations in 4 bits with NVFP4, in 8 with other weights: the canonical expert arithmetic, the default
 };
 
 struct LoadOptions {

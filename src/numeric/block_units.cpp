@@ -262,12 +262,7 @@ float int8_row_product(GgmlType type, std::span<const std::byte> row, std::span<
 
 bool int8_expert(const BlockMatrix& gate, const BlockMatrix& up, const BlockMatrix& down, std::span<const float> x,
                  std::span<float> y) {
-  std::vector<float> g(static_cast<size_t>(gate.rows));
-  std::vector<float> u(static_cast<size_t>(up.rows));
-  bool finite = int8_product(gate, x, g);
-  finite = int8_product(up, x, u) && finite;
-  for (size_t i = 0; i < g.size(); ++i) g[i] = swiglu(g[i], u[i]);
-  return int8_product(down, g, y) && finite;
+  return swiglu_expert(gate, up, down, x, y, int8_product);
 }
 
 }  // namespace tandem::numeric

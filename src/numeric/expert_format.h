@@ -13,4 +13,9 @@ constexpr bool is_block_format(ExpertFormat format) {
   return format >= ExpertFormat::kIq2s;
 }
 
+// Formats whose products take activations of 8 bits (numeric/int8_activation.h).
+constexpr bool takes_int8_activations(ExpertFormat format) {
+  return format == ExpertFormat::kFp8Block || is_block_format(format);
+}
+
 }  // namespace tandem::numeric

@@ -2,6 +2,7 @@
 
 #include "base/units.h"
 #include "numeric/fp8_block.h"
+#include "numeric/fp8_units.h"
 #include "numeric/nvfp4.h"
 
 namespace tandem::numeric {
@@ -34,20 +35,17 @@ const FormatRow& row_of(ExpertFormat format) {
 
 // Nothing where the format cannot hold the shape.
 std::optional<int64_t> matrix_bytes(ExpertFormat format, int64_t rows, int64_t inputs) {
+  const int64_t row_multiple = is_block_format(format) ? kBlockUnitRows : expert_multiple(format);
+  if (rows % row_multiple != 0 || inputs % expert_multiple(format) != 0) return std::nullopt;
   switch (format) {
     case ExpertFormat::kBF16:
       return 2 * rows * inputs;
     case ExpertFormat::kFp8Block:
       return rows * inputs;
     case ExpertFormat::kNvfp4:
-      // In both directions, so that up's rows are whole units of down's inputs.
-      if (rows % kNvfp4UnitInputs != 0 || inputs % kNvfp4UnitInputs != 0) return std::nullopt;
       return nvfp4_record_bytes(rows, inputs);
-    default: {
-      const BlockUnit& unit = block_unit_of(format);
-      if (rows % kBlockUnitRows != 0 || inputs % unit.inputs != 0) return std::nullopt;
-      return block_unit_bytes(unit, rows, inputs);
-    }
+    default:
+      return block_unit_bytes(block_unit_of(format), rows, inputs);
   }
 }
 
@@ -83,8 +81,21 @@ std::optional<ExpertRecord> expert_record(const ExpertFormats& formats, int64_t 
   return record;
 }
 
+int64_t expert_multiple(ExpertFormat format) {
+  switch (format) {
+    case ExpertFormat::kBF16:
+      return 1;
+    case ExpertFormat::kFp8Block:
+      return kFp8UnitInputs;
+    case ExpertFormat::kNvfp4:
+      return kNvfp4UnitInputs;
+    default:
+      return block_unit_of(format).inputs;
+  }
+}
+
 GgmlType ggml_type_of(ExpertFormat format) {
-  return *row_of(format).type;
+  return row_of(format).type.value_or(GgmlType::kF32);
 }
 
 const BlockUnit& block_unit_of(ExpertFormat format) {

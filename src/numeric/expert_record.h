@@ -36,6 +36,10 @@ struct ExpertRecord {
 // must be positive and whole units, or a record would be beyond 2^48 bytes.
 std::optional<ExpertRecord> expert_record(const ExpertFormats& formats, int64_t inner, int64_t hidden);
 
+// What rows and inputs of a matrix of the format are multiples of in both directions, so that up's rows are whole units
+// of down's inputs: 1 for BF16. Formats of GGUF's blocks are less strict with their rows.
+int64_t expert_multiple(ExpertFormat format);
+
 // The tensor type of GGUF files, and how matrices of the format lie in records. REQUIRES: is_block_format(format).
 GgmlType ggml_type_of(ExpertFormat format);
 const BlockUnit& block_unit_of(ExpertFormat format);

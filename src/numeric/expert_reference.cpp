@@ -3,8 +3,29 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "numeric/bf16.h"
+#include "numeric/fp8_block.h"
+#include "numeric/int8_activation.h"
 
 namespace tandem::numeric {
+
+namespace {
+
+static_assert(kInt8Block * 127 * kLargestScaleInteger < 1 << 30);
+
+bool fp8_product(const Fp8Matrix& matrix, std::span<const float> x, std::span<float> y) {
+  std::vector<int8_t> q(x.size());
+  std::vector<float> s(x.size() / kInt8Block);
+  const bool finite = quantise_int8(x, q, s);
+  const auto grid = static_cast<size_t>(fp8_blocks(matrix.inputs));
+  for (size_t row = 0; row < y.size(); ++row) {
+    y[row] = fp8_row_product(matrix.codes.subspan(row * x.size(), x.size()),
+                             matrix.scales.subspan(row / kFp8BlockSide * grid, grid), q, s);
+  }
+  return finite;
+}
+
+}  // namespace
 
 static_assert(kLargestExpertInputs >= 65536);
 // R of 2,560 inputs stays below 2^55.
@@ -49,12 +70,25 @@ bool nvfp4_product(const Nvfp4Matrix& matrix, std::span<const float> x, std::spa
 
 bool nvfp4_expert(const Nvfp4Matrix& gate, const Nvfp4Matrix& up, const Nvfp4Matrix& down, std::span<const float> x,
                   std::span<float> y) {
-  std::vector<float> g(static_cast<size_t>(gate.rows));
-  std::vector<float> u(static_cast<size_t>(up.rows));
-  bool finite = nvfp4_product(gate, x, g);
-  finite = nvfp4_product(up, x, u) && finite;
-  for (size_t i = 0; i < g.size(); ++i) g[i] = swiglu(g[i], u[i]);
-  return nvfp4_product(down, g, y) && finite;
+  return swiglu_expert(gate, up, down, x, y, nvfp4_product);
+}
+
+float fp8_row_product(std::span<const uint8_t> codes, std::span<const uint16_t> scales, std::span<const int8_t> q,
+                      std::span<const float> s) {
+  constexpr size_t kBlocksToScale = kFp8BlockSide / kInt8Block;
+  float y = 0;
+  for (size_t b = 0; b < s.size(); ++b) {
+    int32_t sum = 0;
+    for (size_t i = kInt8Block * b; i < kInt8Block * (b + 1); ++i) sum += e4m3_times_512(codes[i]) * q[i];
+    const float factor = bf16_to_float(scales[b / kBlocksToScale]) * 0x1p-9f;
+    y = std::fmaf(static_cast<float>(sum), factor * s[b], y);
+  }
+  return y;
+}
+
+bool fp8_expert(const Fp8Matrix& gate, const Fp8Matrix& up, const Fp8Matrix& down, std::span<const float> x,
+                std::span<float> y) {
+  return swiglu_expert(gate, up, down, x, y, fp8_product);
 }
 
 ExpertSum::ExpertSum(int64_t hidden) {

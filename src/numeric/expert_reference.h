@@ -1,11 +1,17 @@
-// The canonical NVFP4 W4A4 arithmetic of routed experts, in scalar form (docs/architecture.md, "Numbers"). It is the
-// definition; host and device kernels are tested for equal bits against it.
+// The canonical arithmetic of routed experts, in scalar form (docs/architecture.md, "Numbers"). It is the definition;
+// host and device kernels are tested for equal bits against it. Experts in GGUF's block formats: numeric/block_units.h.
 //
+// NVFP4 weights and activations:
 //   D_b = sum over the 16 inputs of block b of C * A   exact in int32, |D_b| <= 2304
 //   R   = sum over blocks of D_b * S_b * T'_b          exact in int64
 //   y   = float(R) * 2^-20 * (weight_scale_2 * is)     one rounding, the scale's, one multiplication
 //
 // R does not depend on the order of summation, so any tiling gives the same bits.
+//
+// FP8 weights with a BF16 multiplier m to each block of 128 x 128, 8-bit activations (numeric/int8_activation.h):
+//   I_b = sum over the 32 inputs of block b of W * q   exact in int32, W = 512 * E4M3(code), |I_b| < 2^30
+//   y   = fma(float(I_b), (m * 2^-9) * s_b, y)         blocks in ascending order, y starting at +0
+// float(I_b) is rounded once, m * 2^-9 is exact for every BF16 number, its product with s_b is rounded once.
 #pragma once
 
 #include <cstdint>
@@ -53,9 +59,38 @@ inline float nvfp4_scale_sum(int64_t sum, float weight_scale, float input_scale)
 [[nodiscard]] bool nvfp4_expert(const Nvfp4Matrix& gate, const Nvfp4Matrix& up, const Nvfp4Matrix& down,
                                 std::span<const float> x, std::span<float> y);
 
+// One projection in FP8 as published.
+struct Fp8Matrix {
+  std::span<const uint8_t> codes;    // [rows, inputs], none of them NaN
+  std::span<const uint16_t> scales;  // [ceil(rows / 128), ceil(inputs / 128)] BF16
+  int64_t rows = 0;
+  int64_t inputs = 0;  // whole blocks of 32
+};
+
+// y of one row: codes [inputs], scales [ceil(inputs / 128)], q [inputs], s [inputs / 32].
+float fp8_row_product(std::span<const uint8_t> codes, std::span<const uint16_t> scales, std::span<const int8_t> q,
+                      std::span<const float> s);
+
+// y [hidden] = down * (silu(gate * x) * (up * x)). Returns false, the column's fault, at a non-finite value.
+[[nodiscard]] bool fp8_expert(const Fp8Matrix& gate, const Fp8Matrix& up, const Fp8Matrix& down,
+                              std::span<const float> x, std::span<float> y);
+
 // h = silu(g) * u.
 inline float swiglu(float gate, float up) {
   return silu_f32(gate) * up;
+}
+
+// y = down * (silu(gate * x) * (up * x)) in any arithmetic: product(matrix, x, y) multiplies and returns false at a
+// fault.
+template <typename Matrix, typename Product>
+bool swiglu_expert(const Matrix& gate, const Matrix& up, const Matrix& down, std::span<const float> x,
+                   std::span<float> y, const Product& product) {
+  std::vector<float> g(static_cast<size_t>(gate.rows));
+  std::vector<float> u(static_cast<size_t>(up.rows));
+  bool finite = product(gate, x, std::span<float>(g));
+  finite = product(up, x, std::span<float>(u)) && finite;
+  for (size_t i = 0; i < g.size(); ++i) g[i] = swiglu(g[i], u[i]);
+  return product(down, std::span<const float>(g), y) && finite;
 }
 
 // The sum over a column's experts, independent of their order: two halves by the parity of the expert's id, each in

@@ -200,8 +200,8 @@ class Ops {
     const int32_t* ids = nullptr;    // [tokens, top_k]
     const float* weights = nullptr;  // [tokens, top_k]
     ExpertTable table;
-    // The canonical arithmetic with 4-bit activations (NVFP4) or 8-bit ones (GGUF's block formats); else, and with
-    // BF16 and FP8 weights, activations stay FP32 or BF16.
+    // The canonical arithmetic with 4-bit activations (NVFP4) or 8-bit ones (FP8 and GGUF's block formats); else, and
+    // with BF16 weights, activations stay FP32 or BF16.
     bool quantise_activations = false;
     float* lower = nullptr;  // [tokens, hidden]: the even experts
     float* upper = nullptr;  // [tokens, hidden]: the odd ones

@@ -55,6 +55,8 @@ TEST(ObjectSize, ShapesThatCannotBeHaveNone) {
   EXPECT_TRUE(none(Encoding::kExpertsNvfp4, {0, 64, 64}));
   EXPECT_TRUE(none(Encoding::kExpertsBF16, {INT64_MAX, INT64_MAX, INT64_MAX}));
   EXPECT_TRUE(none(Encoding::kExpertsFp8Block, {1, 64}));
+  EXPECT_TRUE(none(Encoding::kExpertsFp8Block, {1, 48, 64}));
+  EXPECT_TRUE(none(Encoding::kExpertsFp8Block, {1, 64, 48}));
   EXPECT_TRUE(none(Encoding::kNgramF8E4M3, {1, 4097}));
   EXPECT_TRUE(none(Encoding::kNgramF8E4M3, {INT64_MAX, 1}));
   EXPECT_TRUE(none(Encoding::kInt3, {128}));

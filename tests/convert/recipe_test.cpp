@@ -115,11 +115,16 @@ TEST_F(Recipe, Nvfp4ExpertsWithoutInputScales) {
 }
 
 TEST_F(Recipe, Fp8BlockExpertsWithPartialBlocks) {
-  add_plain(3, 96, 200, "F8_E4M3", true);
+  add_plain(3, 96, 224, "F8_E4M3", true);
   plan();
   EXPECT_EQ(at(kModule).object().encoding, Encoding::kExpertsFp8Block);
-  EXPECT_THAT(at(kModule).object().shape, ElementsAre(3, 96, 200));
+  EXPECT_THAT(at(kModule).object().shape, ElementsAre(3, 96, 224));
   expect_invertible();
+}
+
+TEST_F(Recipe, Fp8BlockExpertsThatAreNotWholeUnitsAreRefused) {
+  add_plain(3, 96, 208, "F8_E4M3", true);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(kModule), HasSubstr("[3, 96, 208]"), HasSubstr("multiples of 32")));
 }
 
 TEST_F(Recipe, Bf16ExpertsOneByOne) {

@@ -6,6 +6,7 @@
 #include "numeric/block_units.h"
 #include "numeric/expert_record.h"
 #include "numeric/expert_reference.h"
+#include "numeric/fp8_units.h"
 #include "numeric/int8_activation.h"
 #include "ops/host/kernels.h"
 #include "tests/ops/kernel_sets.h"
@@ -64,6 +65,45 @@ TEST(ExpertTiles, Nvfp4) {
       auto out = poisoned(kColumns * 16);
       set->nvfp4_w4a4({tile.data(), tile.data()}, inputs, columns, kColumns, scale, out.data());
       ASSERT_EQ(std::memcmp(out.data(), want, out.size() * sizeof(float)), 0) << set->name << ", tile " << round;
+    }
+  }
+}
+
+TEST(ExpertTiles, Fp8Block) {
+  RandomData random;
+  const int64_t inputs = 64;
+  std::vector<uint8_t> codes(16 * inputs);
+  std::vector<std::byte> tile(codes.size());
+  std::vector<float> x(kColumns * inputs);
+  for (int round = 0; round < kTiles; ++round) {
+    for (uint8_t& code : codes) {
+      code = static_cast<uint8_t>(random.engine()());
+      if (numeric::e4m3_is_nan(code)) code ^= 0x7F;
+    }
+    numeric::pack_fp8_units(codes, 16, inputs, tile);
+    const std::vector<uint16_t> scales = {static_cast<uint16_t>(random.between(0, 0x7F7F))};  // finite
+    fill_inputs(random, x);
+    float want[kColumns * 16];
+    for (size_t c = 0; c < kColumns; ++c) {
+      std::vector<int8_t> q(inputs);
+      std::vector<float> s(inputs / 32);
+      ASSERT_TRUE(numeric::quantise_int8(std::span(x).subspan(c * inputs, inputs), q, s));
+      for (size_t r = 0; r < 16; ++r) {
+        want[c * 16 + r] = numeric::fp8_row_product(std::span(codes).subspan(r * inputs, inputs), scales, q, s);
+      }
+    }
+    for (const Kernels* set : kernel_sets()) {
+      Int8Block blocks[kColumns][inputs / 32];
+      const Int8Block* columns[kColumns];
+      for (size_t c = 0; c < kColumns; ++c) {
+        ASSERT_TRUE(set->quantise_int8(ExpertFormat::kFp8Block, x.data() + c * inputs, inputs, blocks[c]));
+        columns[c] = blocks[c];
+      }
+      float out[kColumns * 16];
+      std::memset(out, 0xA5, sizeof out);
+      set->int8_product(ExpertFormat::kFp8Block, {tile.data(), tile.data(), scales.data()}, inputs, columns, kColumns,
+                        out);
+      ASSERT_EQ(std::memcmp(out, want, sizeof want), 0) << set->name << ", tile " << round;
     }
   }
 }

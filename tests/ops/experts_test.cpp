@@ -6,6 +6,7 @@
 
 #include "numeric/expert_reference.h"
 #include "numeric/fp8_block.h"
+#include "numeric/fp8_units.h"
 #include "ops/host/host_ops.h"
 #include "tests/ops/random_data.h"
 
@@ -211,6 +212,7 @@ TEST_F(ExpertsTest, Bf16AndFp8RecordsAreThePlainFormula) {
         const int64_t inputs = which == 2 ? inner : hidden;
         const auto scales = random_.normal_bf16(grid, 0.01F);
         if (fp8) std::memcpy(record + 3 * elements + which * grid * 2, scales.data(), static_cast<size_t>(grid * 2));
+        std::vector<uint8_t> codes;
         const auto weights = random_.normal_bf16(elements, 0.2F);
         if (!fp8) std::memcpy(record + which * elements * 2, weights.data(), static_cast<size_t>(elements * 2));
         for (int64_t i = 0; i < elements; ++i) {
@@ -219,12 +221,15 @@ TEST_F(ExpertsTest, Bf16AndFp8RecordsAreThePlainFormula) {
             continue;
           }
           const auto code = static_cast<uint8_t>(random_.between(0, 0x7E) | (random_.between(0, 1) << 7));
-          record[which * elements + i] = static_cast<std::byte>(code);
+          codes.push_back(code);
           const int64_t columns = (inputs + 127) / 128;
           const int64_t block = i / inputs / 128 * columns + i % inputs / 128;
           m[e][which].push_back(static_cast<double>(numeric::e4m3_to_float(code)) *
                                 numeric::bf16_to_float(scales[static_cast<size_t>(block)]));
         }
+        if (!fp8) continue;
+        numeric::pack_fp8_units(codes, which == 2 ? hidden : inner, inputs,
+                                {record + which * elements, static_cast<size_t>(elements)});
       }
     }
     ExpertTable table;

@@ -8,6 +8,8 @@
 #include "base/units.h"
 #include "numeric/block_units.h"
 #include "numeric/expert_limits.h"
+#include "numeric/fp8_block.h"
+#include "numeric/fp8_units.h"
 
 namespace tandem::ops::host {
 
@@ -68,7 +70,7 @@ void HostExperts::place_columns(const Ops::Experts& args) {
     if (args.quantise_activations && columns.format == ExpertFormat::kNvfp4) {
       columns.kind = ColumnKind::kNvfp4;
       columns.stride = inputs / 16 * static_cast<int64_t>(sizeof(Nvfp4Block));
-    } else if (args.quantise_activations && is_block_format(columns.format)) {
+    } else if (args.quantise_activations && takes_int8_activations(columns.format)) {
       columns.kind = ColumnKind::kInt8;
       columns.stride = inputs / 32 * static_cast<int64_t>(sizeof(Int8Block));
     }
@@ -144,28 +146,19 @@ void HostExperts::make_inputs(const Ops::Experts& args, bool round) {
 }
 
 // Row by row, decoded where the format asks for it.
-void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const Group& group,
+void HostExperts::float_rows(ExpertFormat format, const Tile& tile, int64_t rows, int64_t inputs,
                              const float* const* columns, int64_t count, float* out) {
-  const ExpertTable& table = args.table;
-  const numeric::ExpertRecord::Matrix& matrix = table.record.matrices[rows.which];
-  const int64_t inputs = inputs_of(table, rows.which);
-  const std::byte* record = table.records + group.expert * table.record.bytes;
-  const std::byte* data = record + matrix.offset;
   thread_local Scratch<float> decoded;
-  float* row = decoded.get(inputs);
-  for (int64_t r = 0; r < rows.count; ++r) {
-    Weight weights{.data = row, .format = WeightFormat::kF32, .rows = 1, .inputs = inputs};
-    if (matrix.format == ExpertFormat::kBF16) {
-      weights.data = data + (rows.begin + r) * inputs * 2;
+  const std::span<float> row(decoded.get(inputs), static_cast<size_t>(inputs));
+  for (int64_t r = 0; r < rows; ++r) {
+    Weight weights{.data = row.data(), .format = WeightFormat::kF32, .rows = 1, .inputs = inputs};
+    if (format == ExpertFormat::kBF16) {
+      weights.data = tile.data + r * inputs * 2;
       weights.format = WeightFormat::kBF16;
-    } else if (matrix.format == ExpertFormat::kFp8Block) {
-      const auto* grid = reinterpret_cast<const uint16_t*>(record + matrix.scales_offset);
-      kernels_.decode_fp8_row(reinterpret_cast<const uint8_t*>(data) + (rows.begin + r) * inputs,
-                              grid + (rows.begin + r) / 128 * ceil_div(inputs, 128), inputs, row);
+    } else if (format == ExpertFormat::kFp8Block) {
+      numeric::decode_fp8_row(tile.data, r, tile.scales, row);
     } else {
-      const numeric::BlockUnit& unit = block_unit_of(matrix.format);
-      numeric::decode_block_row(unit, data + rows.begin * (inputs / unit.inputs) * unit.row_bytes(), r,
-                                {row, static_cast<size_t>(inputs)});
+      numeric::decode_block_row(block_unit_of(format), tile.data, r, row);
     }
     for (int64_t c = 0; c < count; ++c) {
       kernels_.linear(columns[c], inputs, 1, weights, 0, 1, out + c * kExpertTileRows + r, nullptr, 1, nullptr);
@@ -173,16 +166,20 @@ void HostExperts::float_rows(const Ops::Experts& args, const Rows& rows, const G
   }
 }
 
-// Where the tile that begins with `row` lies. Formats without tiles are read row by row, and fetched as they are
-// needed.
+// Where the tile that begins with `row` lies. In every format 16 rows are contiguous.
 const std::byte* HostExperts::tile_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row) {
   const numeric::ExpertRecord::Matrix& matrix = table.record.matrices[which];
-  const std::byte* data = table.records + expert * table.record.bytes + matrix.offset;
-  const int64_t inputs = inputs_of(table, which);
-  if (matrix.format == ExpertFormat::kNvfp4) return data + row * inputs / 16 * 9;
-  if (!is_block_format(matrix.format)) return data;
-  const numeric::BlockUnit& unit = block_unit_of(matrix.format);
-  return data + row * (inputs / unit.inputs) * unit.row_bytes();
+  const int64_t row_bytes = matrix.bytes / (which == kDown ? table.hidden : table.inner);
+  return table.records + expert * table.record.bytes + matrix.offset + row * row_bytes;
+}
+
+// The multipliers of the same tile in FP8, null in other formats.
+const uint16_t* HostExperts::scales_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row) {
+  const numeric::ExpertRecord::Matrix& matrix = table.record.matrices[which];
+  if (matrix.format != ExpertFormat::kFp8Block) return nullptr;
+  const std::byte* grid = table.records + expert * table.record.bytes + matrix.scales_offset;
+  return reinterpret_cast<const uint16_t*>(grid) +
+         row / numeric::kFp8BlockSide * numeric::fp8_blocks(inputs_of(table, which));
 }
 
 void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Group& group, int64_t begin, int64_t count,
@@ -197,13 +194,14 @@ void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Grou
     column[c] = columns.data + (columns.by_token ? token_of(args, slot) : slot) * columns.stride;
   }
   const Tile tile{tile_of(table, group.expert, rows.which, rows.begin),
-                  tile_of(table, rows.next_expert, rows.next_which, rows.next_begin)};
+                  tile_of(table, rows.next_expert, rows.next_which, rows.next_begin),
+                  scales_of(table, group.expert, rows.which, rows.begin)};
   if (columns.kind == ColumnKind::kInt8) {
     kernels_.int8_product(format, tile, inputs, reinterpret_cast<const Int8Block* const*>(column), count, out);
     return;
   }
   if (format != ExpertFormat::kNvfp4) {
-    float_rows(args, rows, group, reinterpret_cast<const float* const*>(column), count, out);
+    float_rows(format, tile, rows.count, inputs, reinterpret_cast<const float* const*>(column), count, out);
     return;
   }
   const float weight_scale = table.scalars[group.expert * 6 + rows.which];

@@ -57,10 +57,11 @@ class HostExperts {
   void down_and_sum(const Ops::Experts& args);
   void sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums);
   static const std::byte* tile_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row);
+  static const uint16_t* scales_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row);
   // out[16 * c + r] for the columns [begin, begin + count) of the group.
   void product(const Ops::Experts& args, const Rows& rows, const Group& group, int64_t begin, int64_t count,
                float* out);
-  void float_rows(const Ops::Experts& args, const Rows& rows, const Group& group, const float* const* columns,
+  void float_rows(ExpertFormat format, const Tile& tile, int64_t rows, int64_t inputs, const float* const* columns,
                   int64_t count, float* out);
   // One column of `count` inputs as the products take it; false where a value is not finite.
   bool make_column(const Columns& columns, const float* x, int64_t count, float input_scale, bool round,

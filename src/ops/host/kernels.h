@@ -63,7 +63,7 @@ struct Nvfp4Block {
   int32_t start;      // -12 * the sum of A: the products take 2 * E2M1 + 12 of the weights
 };
 
-// 32 inputs of one column, quantised to 8 bits for a block format (numeric/int8_activation.h).
+// 32 inputs of one column, quantised to 8 bits (numeric/int8_activation.h).
 struct Int8Block {
   int32_t values[8];  // bytes q, in the order in which the kernels of the format take the inputs
   float scale;
@@ -105,6 +105,7 @@ const IquantTables& iquant_tables();
 struct Tile {
   const std::byte* data = nullptr;
   const std::byte* next = nullptr;
+  const uint16_t* scales = nullptr;  // FP8: the tile's BF16 multipliers, one to 128 inputs
 };
 inline constexpr int64_t kExpertPrefetchBytes = 4096;
 
@@ -169,18 +170,16 @@ struct Kernels {
   // With FP32 activations: y = scale * sum over inputs in order of x * E2M1 * E4M3.
   void (*nvfp4_w4a16)(const std::byte* tile, int64_t inputs, const float* const* columns, int64_t count, float scale,
                       float* out);
-  // Quantises x [inputs], a multiple of 32, as numeric/int8_activation.h defines it, for a block format; false where a
-  // value is not finite.
+  // Quantises x [inputs], a multiple of 32, as numeric/int8_activation.h defines it, for a format that
+  // takes_int8_activations; false where a value is not finite.
   bool (*quantise_int8)(ExpertFormat format, const float* x, int64_t inputs, Int8Block* out);
-  // A tile of a block format: y = sum over blocks of 32 inputs in order of fma(float(I), factor * scale, y), as
-  // numeric::int8_row_product defines it.
+  // A tile of such a format: y = sum over blocks of 32 inputs in order of fma(float(I), factor * scale, y), as
+  // numeric::int8_row_product and numeric::fp8_row_product define it.
   void (*int8_product)(ExpertFormat format, const Tile& tile, int64_t inputs, const Int8Block* const* columns,
                        int64_t count, float* out);
   // sums[i] += llrint(p * y[i] * 2^32) for 16 channels, p * y rounded to FP32. False where a term is not below
   // numeric::kLargestExpertTerm in magnitude; such a term adds nothing.
   bool (*add_weighted)(const float* y, float p, int64_t* sums);
-  // Row `row` of an FP8 matrix with 128 x 128 block scales (BF16, grid [ceil(rows/128), ceil(inputs/128)]) in FP32.
-  void (*decode_fp8_row)(const uint8_t* codes, const uint16_t* scales, int64_t inputs, float* out);
 };
 
 // The best set for this processor; throws base::Error where it lacks AVX2.

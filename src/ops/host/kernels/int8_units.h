@@ -1,12 +1,16 @@
-// Products of experts in GGUF's block formats with 8-bit activations (numeric/block_units.h has the definition).
+// Products of experts in GGUF's block formats and in FP8 with 8-bit activations (numeric/block_units.h and
+// numeric/expert_reference.h have the definitions).
 //
 // A format turns 32 inputs of all rows into eight registers, one lane a row, four bytes a lane; each register meets one
 // word of a column. Blocks are decoded once for up to eight columns. With AVX-512 the weights are made unsigned by
 // adding 128, which the column's `start` takes off again, so that one instruction does four products and their sum.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/host/kernels/block_formats.h"
 #include "ops/host/kernels/expert_columns.h"
+#include "ops/host/kernels/fp8_units.h"
 #include "ops/host/kernels/iquants.h"
 
 namespace tandem::ops::host::TANDEM_ISA {
@@ -84,8 +88,14 @@ inline void int8_columns(const Tile& tile, int64_t inputs, const Int8Block* cons
       if (row == 0) prefetch_ahead(unit, Format::kBytes, end, tile.next);
       for (int b = 0; b < Format::kInputs / 32; ++b, ++block) {
         RowFloats dots[C];
-        block_sums<Format>(unit + row * 4, b, tables, columns, block, dots);
-        const RowFloats factor = Format::factor(unit, row, b);
+        RowFloats factor;
+        if constexpr (std::is_same_v<Format, Fp8Units>) {
+          fp8_sums(unit + row * 4, columns, block, dots);
+          factor = fp8_factor(tile.scales[block / 4]);
+        } else {
+          block_sums<Format>(unit + row * 4, b, tables, columns, block, dots);
+          factor = Format::factor(unit, row, b);
+        }
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
           sums[c] = multiply_add(dots[c], multiply(factor, set_row_floats(columns[c][block].scale)), sums[c]);
@@ -121,6 +131,8 @@ inline void int8_format(const Tile& tile, int64_t inputs, const Int8Block* const
 inline void int8_product(ExpertFormat format, const Tile& tile, int64_t inputs, const Int8Block* const* columns,
                          int64_t count, float* out) {
   switch (format) {
+    case ExpertFormat::kFp8Block:
+      return int8_format<Fp8Units>(tile, inputs, columns, count, out);
     case ExpertFormat::kIq2s:
       return int8_format<Iq2s>(tile, inputs, columns, count, out);
     case ExpertFormat::kIq3xxs:
@@ -133,7 +145,7 @@ inline void int8_product(ExpertFormat format, const Tile& tile, int64_t inputs, 
       return int8_format<Iq4nl>(tile, inputs, columns, count, out);
     case ExpertFormat::kQ2_0:
       return int8_format<Q2_0>(tile, inputs, columns, count, out);
-    default:  // no block format
+    default:  // not one that takes 8-bit activations
       return;
   }
 }
@@ -176,6 +188,8 @@ inline bool quantise_for(const float* x, int64_t inputs, Int8Block* out) {
 
 inline bool quantise_int8(ExpertFormat format, const float* x, int64_t inputs, Int8Block* out) {
   switch (format) {
+    case ExpertFormat::kFp8Block:
+      return quantise_for<Fp8Units>(x, inputs, out);
     case ExpertFormat::kIq2s:
       return quantise_for<Iq2s>(x, inputs, out);
     case ExpertFormat::kIq3xxs:

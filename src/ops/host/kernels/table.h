@@ -4,7 +4,6 @@
 #include "ops/host/kernels/dense.h"
 #include "ops/host/kernels/elementwise.h"
 #include "ops/host/kernels/expert_columns.h"
-#include "ops/host/kernels/fp8.h"
 #include "ops/host/kernels/int8_units.h"
 #include "ops/host/kernels/linear.h"
 #include "ops/host/kernels/nvfp4.h"
@@ -37,7 +36,6 @@ const Kernels kTable = {
     .quantise_int8 = quantise_int8,
     .int8_product = int8_product,
     .add_weighted = add_weighted,
-    .decode_fp8_row = decode_fp8_row,
 };
 
 }  // namespace tandem::ops::host::TANDEM_ISA
