@@ -104,7 +104,12 @@ ops::ExpertTable WeightLoader::experts(const std::string& name, int64_t experts,
                     artifact::encoding_name(found.encoding));
   }
   table.place(found.formats);
-  if (found.encoding == Encoding::kExpertsNvfp4) table.scalars = vector(name + ".scalars", experts * 6);
+  if (found.encoding == Encoding::kExpertsNvfp4) {
+    const std::string scalars = name + ".scalars";
+    table.scalars_each = artifact_.at(scalars).shape == std::vector<int64_t>{experts, 3} ? 3 : 6;
+    (void)object(scalars, {experts, table.scalars_each});
+    table.scalars = vector(scalars, experts * table.scalars_each);
+  }
   table.records = load(found);
   return table;
 }

@@ -5,7 +5,8 @@
 // nearest even, in this order of operations:
 //   T    = E4M3(min(amax / (6 * is), 448))
 //   code = E2M1(x / (T * is)), 0 where T is zero
-// The result is held as integers: A = 2 * E2M1(code) and T' = 512 * E4M3.
+// The result is held as integers: A = 2 * E2M1(code) and T' = 512 * E4M3. Where the tensor has no input_scale, each
+// column takes dynamic_input_scale.
 #pragma once
 
 #include <bit>
@@ -15,6 +16,7 @@
 
 #include "numeric/e2m1.h"
 #include "numeric/e4m3.h"
+#include "numeric/nvfp4.h"
 
 namespace tandem::numeric {
 
@@ -40,6 +42,20 @@ inline int32_t quantise_activation_block(const float* x, float input_scale, int8
     a[i] = scale == 0 ? int8_t{0} : kE2m1Doubled[e2m1_from_float(x[i] / step)];
   }
   return e4m3_times_512(scale);
+}
+
+// The input scale of a column of a tensor that has none: amax / 2688, so that the column's largest block has the
+// largest T. 1 where that is below kNvfp4LeastScale, and all T are zero then; kNvfp4GreatestScale where it is above
+// that. Always a valid multiplier, also where a value is not finite, which the quantiser reports.
+inline float dynamic_input_scale(std::span<const float> x) {
+  uint32_t largest = 0;
+  for (const float value : x) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7FFFFFFFu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const float scale = std::bit_cast<float>(largest) / kNvfp4Range;
+  if (!(scale >= kNvfp4LeastScale)) return 1.0f;
+  return scale < kNvfp4GreatestScale ? scale : kNvfp4GreatestScale;
 }
 
 // One column: x [inputs], a [inputs], t [inputs / 16] with T' <= 229,376. `input_scale` must be a valid multiplier

@@ -57,7 +57,7 @@ bool nvfp4_product(const Nvfp4Matrix& matrix, std::span<const float> x, std::spa
   }
   std::vector<int8_t> a(x.size());
   std::vector<int32_t> t(x.size() / 16);
-  const float input_scale = matrix.input_scale.multiplier();
+  const float input_scale = matrix.input_scale ? matrix.input_scale->multiplier() : dynamic_input_scale(x);
   const float weight_scale = matrix.weight_scale.multiplier();
   const bool finite = quantise_activations(x, input_scale, a, t);
   for (size_t row = 0; row < y.size(); ++row) {

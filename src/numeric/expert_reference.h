@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,7 +33,7 @@ struct Nvfp4Matrix {
   int64_t rows = 0;
   int64_t inputs = 0;
   Nvfp4Scale weight_scale;
-  Nvfp4Scale input_scale;
+  std::optional<Nvfp4Scale> input_scale;  // none: each column's dynamic_input_scale
 };
 
 inline constexpr int64_t kLargestBlockSum = 16 * 12 * 12;

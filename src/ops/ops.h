@@ -27,8 +27,10 @@ struct ExpertTable {
   int64_t experts = 0;
   int64_t inner = 0;
   int64_t hidden = 0;
-  // NVFP4: [experts, 6]: weight_scale_2 of gate, up, down, then input_scale of gate, up, down.
+  // NVFP4: [experts, scalars_each]: weight_scale_2 of gate, up, down; of six also input_scale of gate, up, down. With
+  // three, each column takes numeric::dynamic_input_scale.
   const float* scalars = nullptr;
+  int64_t scalars_each = 6;
 
   // Sets `record`. Throws base::Error{kBadInput} where a format cannot hold the shape.
   void place(const numeric::ExpertFormats& formats);

@@ -109,5 +109,41 @@ TEST(Activation, ANonFiniteValueIsTheColumnsFault) {
   }
 }
 
+TEST(DynamicInputScale, GivesTheLargestBlockTheLargestScale) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<float> x = random_block(random, static_cast<int>(random() % 100) - 50);
+    const std::vector<float> more = random_block(random, static_cast<int>(random() % 100) - 50);
+    x.insert(x.end(), more.begin(), more.end());
+    float amax = 0;
+    for (const float value : x) amax = std::max(amax, std::fabs(value));
+    const float is = dynamic_input_scale(x);
+    ASSERT_EQ(is, amax / 2688.0f);
+    std::vector<int8_t> a(32);
+    std::vector<int32_t> t(2);
+    ASSERT_TRUE(quantise_activations(x, is, a, t));
+    EXPECT_EQ(std::max(t[0], t[1]), 448 * 512);
+    EXPECT_EQ(
+        std::max(*std::max_element(a.begin(), a.end()), static_cast<int8_t>(-*std::min_element(a.begin(), a.end()))),
+        12);
+  }
+}
+
+TEST(DynamicInputScale, IsAValidMultiplierForAnyColumn) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float value : {0.0f, -0.0f, 1e-30f, std::numeric_limits<float>::denorm_min(), 1e30f,
+                            -std::numeric_limits<float>::max(), infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x(16, 0.0f);
+    x[5] = value;
+    const float is = dynamic_input_scale(x);
+    EXPECT_TRUE(Nvfp4Scale{is}.valid()) << value;
+    const Block block = quantise(x, is);
+    EXPECT_EQ(block.finite, std::isfinite(value));
+    if (std::fabs(value) < 1e-20f) {
+      EXPECT_EQ(block.a, std::vector<int8_t>(16, 0));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::numeric

@@ -22,7 +22,7 @@ Matrix random_matrix(int64_t rows, int64_t inputs, std::mt19937& random) {
   matrix.scales.resize(static_cast<size_t>(rows * inputs / 16));
   for (uint8_t& byte : matrix.codes) byte = static_cast<uint8_t>(random());
   for (uint8_t& byte : matrix.scales) byte = static_cast<uint8_t>(random() % 0x7F);
-  matrix.view = {matrix.codes, matrix.scales, rows, inputs, {4.7e-5f}, {0.0123f}};
+  matrix.view = {matrix.codes, matrix.scales, rows, inputs, {4.7e-5f}, Nvfp4Scale{0.0123f}};
   return matrix;
 }
 
@@ -112,7 +112,7 @@ TEST(Nvfp4Expert, IsCloseToTheExpertInDouble) {
   }
   const std::vector<float> x = random_column(256, random);
   std::vector<float> y(256);
-  down.view.input_scale = {0.05f};
+  down.view.input_scale = Nvfp4Scale{0.05f};
   ASSERT_TRUE(nvfp4_expert(gate.view, up.view, down.view, x, y));
   const auto apply = [](const Matrix& matrix, const std::vector<double>& input) {
     std::vector<float> weights(static_cast<size_t>(matrix.view.rows * matrix.view.inputs));

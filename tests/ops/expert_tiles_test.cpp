@@ -43,7 +43,10 @@ TEST(ExpertTiles, Nvfp4) {
     fill_inputs(random, x);
     const float input_scale =
         std::ldexp(1.0F + static_cast<float>(random.between(0, 7)) / 8, static_cast<int>(random.between(-60, 59)));
-    const float scale = input_scale * std::ldexp(1.0F, static_cast<int>(random.between(-20, 0)));
+    float scales_of_columns[kColumns];
+    for (float& scale : scales_of_columns) {
+      scale = input_scale * std::ldexp(1.0F, static_cast<int>(random.between(-20, 0)));
+    }
     float want[kColumns * 16];
     for (size_t c = 0; c < kColumns; ++c) {
       std::vector<int8_t> a(inputs);
@@ -52,7 +55,7 @@ TEST(ExpertTiles, Nvfp4) {
       for (size_t r = 0; r < 16; ++r) {
         const int64_t sum =
             numeric::nvfp4_row_sum(std::span(codes).subspan(r * 32, 32), std::span(scales).subspan(r * 4, 4), a, t);
-        want[c * 16 + r] = static_cast<float>(sum) * 0x1p-20F * scale;
+        want[c * 16 + r] = static_cast<float>(sum) * 0x1p-20F * scales_of_columns[c];
       }
     }
     for (const Kernels* set : kernel_sets()) {
@@ -63,7 +66,7 @@ TEST(ExpertTiles, Nvfp4) {
         columns[c] = blocks[c];
       }
       auto out = poisoned(kColumns * 16);
-      set->nvfp4_w4a4({tile.data(), tile.data()}, inputs, columns, kColumns, scale, out.data());
+      set->nvfp4_w4a4({tile.data(), tile.data()}, inputs, columns, kColumns, scales_of_columns, out.data());
       ASSERT_EQ(std::memcmp(out.data(), want, out.size() * sizeof(float)), 0) << set->name << ", tile " << round;
     }
   }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "numeric/activation.h"
 #include "numeric/block_units.h"
 #include "numeric/expert_limits.h"
 #include "numeric/fp8_block.h"
@@ -22,10 +23,6 @@ constexpr int64_t kBatch = 8;             // columns that one product takes here
 constexpr int64_t kDownRows = 32;         // rows of gate and up that make whole blocks of down's inputs
 constexpr int64_t kSumBytes = 256 << 10;  // accumulators of one piece of down's rows: a part of a second-level cache
 constexpr int64_t kTileSums = 2 * kExpertTileRows;  // the even and the odd experts' sums of a token and a tile
-
-float input_scale(const ExpertTable& table, int64_t expert, int which) {
-  return table.scalars == nullptr ? 1.0F : table.scalars[expert * 6 + 3 + which];
-}
 
 int64_t inputs_of(const ExpertTable& table, int which) {
   return which == 2 ? table.inner : table.hidden;
@@ -74,22 +71,32 @@ void HostExperts::place_columns(const Ops::Experts& args) {
       columns.kind = ColumnKind::kInt8;
       columns.stride = inputs / 32 * static_cast<int64_t>(sizeof(Int8Block));
     }
-    columns.by_token = which != kDown && columns.kind != ColumnKind::kNvfp4;
+    columns.dynamic = columns.kind == ColumnKind::kNvfp4 && args.table.scalars_each == 3;
+    columns.by_token = which != kDown && (columns.kind != ColumnKind::kNvfp4 || columns.dynamic);
     places[which] = bytes;
     bytes += columns.stride * args.tokens * (columns.by_token ? 1 : args.top_k);
   }
   std::byte* memory = columns_memory_.get(bytes);
-  for (const int which : {kGate, kUp, kDown}) columns_[which].data = memory + places[which];
+  const int64_t slots = args.tokens * args.top_k;
+  for (const int which : {kGate, kUp, kDown}) {
+    columns_[which].data = memory + places[which];
+    columns_[which].scales = scales_memory_.get(3 * slots) + which * slots;
+    if (columns_[which].kind != ColumnKind::kNvfp4 || columns_[which].dynamic) continue;
+    for (int64_t slot = 0; slot < slots; ++slot) {
+      const int64_t expert = args.ids[order_.data()[slot]];
+      columns_[which].scales[slot] = args.table.scalars[expert * args.table.scalars_each + 3 + which];
+    }
+  }
+  if (columns_[kDown].dynamic) inner_memory_.get(slots * args.table.inner);
 }
 
-// Whether up takes the columns that were made for gate.
-bool HostExperts::shares_inputs(const Ops::Experts& args, int64_t expert) const {
+// Whether up takes the column that was made for gate.
+bool HostExperts::shares_inputs(int64_t column) const {
   const Columns& gate = columns_[kGate];
   const Columns& up = columns_[kUp];
   if (gate.kind != up.kind) return false;
   if (gate.kind == ColumnKind::kInt8) return same_order(gate.format, up.format);
-  return gate.kind == ColumnKind::kFloats || std::bit_cast<uint32_t>(input_scale(args.table, expert, kGate)) ==
-                                                 std::bit_cast<uint32_t>(input_scale(args.table, expert, kUp));
+  return gate.by_token || std::bit_cast<uint32_t>(gate.scales[column]) == std::bit_cast<uint32_t>(up.scales[column]);
 }
 
 void HostExperts::mark_faulty(int64_t token) {
@@ -123,21 +130,24 @@ void HostExperts::make_inputs(const Ops::Experts& args, bool round) {
   const int64_t slots = args.tokens * args.top_k;
   int64_t ends[2];  // of the columns of gate, then of up
   ends[0] = columns_[kGate].by_token ? args.tokens : slots;
-  ends[1] = ends[0] + (columns_[kUp].by_token ? (shares_inputs(args, 0) ? 0 : args.tokens) : slots);
+  ends[1] = ends[0] + (columns_[kUp].by_token ? (shares_inputs(0) ? 0 : args.tokens) : slots);
   pool_.run(ends[1] * parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Projection which = i / parts < ends[0] ? kGate : kUp;
       const Columns& columns = columns_[which];
       const int64_t column = i / parts - (which == kGate ? 0 : ends[0]);
       const int64_t token = columns.by_token ? column : token_of(args, column);
-      float scale = 1.0F;
-      if (!columns.by_token) {
-        const int64_t expert = args.ids[order_.data()[column]];
-        if (which == kUp && shares_inputs(args, expert)) continue;
-        scale = input_scale(args.table, expert, which);
-      }
+      const float* x = args.x + token * hidden;
       const int64_t at = i % parts;
-      if (!make_column(columns, args.x + token * hidden + at * part, part, scale, round,
+      float scale = 1.0F;
+      if (columns.dynamic) {
+        scale = numeric::dynamic_input_scale({x, static_cast<size_t>(hidden)});
+        if (at == 0) columns.scales[column] = scale;
+      } else if (!columns.by_token) {
+        if (which == kUp && shares_inputs(column)) continue;
+        scale = columns.scales[column];
+      }
+      if (!make_column(columns, x + at * part, part, scale, round,
                        columns.data + column * columns.stride + at * (columns.stride / parts))) {
         mark_faulty(token);
       }
@@ -187,11 +197,13 @@ void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Grou
   const ExpertTable& table = args.table;
   const ExpertFormat format = table.record.matrices[rows.which].format;
   const int64_t inputs = inputs_of(table, rows.which);
-  const Columns& columns = columns_[rows.which == kUp && shares_inputs(args, group.expert) ? kGate : rows.which];
+  const Columns& columns = columns_[rows.which == kUp && shares_inputs(group.first) ? kGate : rows.which];
+  int64_t index[kBatch];
   const std::byte* column[kBatch];
   for (int64_t c = 0; c < count; ++c) {
     const int64_t slot = group.first + begin + c;
-    column[c] = columns.data + (columns.by_token ? token_of(args, slot) : slot) * columns.stride;
+    index[c] = columns.by_token ? token_of(args, slot) : slot;
+    column[c] = columns.data + index[c] * columns.stride;
   }
   const Tile tile{tile_of(table, group.expert, rows.which, rows.begin),
                   tile_of(table, rows.next_expert, rows.next_which, rows.next_begin),
@@ -204,10 +216,11 @@ void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Grou
     float_rows(format, tile, rows.count, inputs, reinterpret_cast<const float* const*>(column), count, out);
     return;
   }
-  const float weight_scale = table.scalars[group.expert * 6 + rows.which];
+  const float weight_scale = table.scalars[group.expert * table.scalars_each + rows.which];
   if (columns.kind == ColumnKind::kNvfp4) {
-    kernels_.nvfp4_w4a4(tile, inputs, reinterpret_cast<const Nvfp4Block* const*>(column), count,
-                        weight_scale * input_scale(table, group.expert, rows.which), out);
+    float scales[kBatch];
+    for (int64_t c = 0; c < count; ++c) scales[c] = weight_scale * columns.scales[index[c]];
+    kernels_.nvfp4_w4a4(tile, inputs, reinterpret_cast<const Nvfp4Block* const*>(column), count, scales, out);
   } else {
     kernels_.nvfp4_w4a16(tile.data, inputs, reinterpret_cast<const float* const*>(column), count, weight_scale, out);
   }
@@ -252,11 +265,31 @@ void HostExperts::gate_and_up(const Ops::Experts& args, bool round) {
                                    h + t * kExpertTileRows);
           }
           const int64_t slot = group.first + first + c;
-          if (!make_column(down, h, end - begin, input_scale(args.table, group.expert, kDown), round,
+          if (down.dynamic) {
+            std::copy_n(h, end - begin, inner_memory_.data() + slot * inner + begin);
+            continue;
+          }
+          if (!make_column(down, h, end - begin, down.scales[slot], round,
                            down.data + slot * down.stride + begin / kDownRows * bytes_per_input_block)) {
             mark_faulty(token_of(args, slot));
           }
         }
+      }
+    }
+  });
+}
+
+// The columns of down that need the whole of one to be scaled.
+void HostExperts::make_dynamic_down(const Ops::Experts& args) {
+  const Columns& down = columns_[kDown];
+  if (!down.dynamic) return;
+  const int64_t inner = args.table.inner;
+  pool_.run(args.tokens * args.top_k, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; ++slot) {
+      const float* h = inner_memory_.data() + slot * inner;
+      down.scales[slot] = numeric::dynamic_input_scale({h, static_cast<size_t>(inner)});
+      if (!make_column(down, h, inner, down.scales[slot], false, down.data + slot * down.stride)) {
+        mark_faulty(token_of(args, slot));
       }
     }
   });
@@ -328,6 +361,7 @@ Fault HostExperts::run(const Ops::Experts& args, bool round) {
   place_columns(args);
   make_inputs(args, round);
   gate_and_up(args, round);
+  make_dynamic_down(args);
   down_and_sum(args);
   const uint8_t* faulty = faulty_.data();
   const uint8_t* first = std::find(faulty, faulty + args.tokens, 1);

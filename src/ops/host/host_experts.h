@@ -31,13 +31,16 @@ class HostExperts {
     int64_t first;
     int64_t count;
   };
-  // The inputs of one projection. NVFP4's depend on the expert, so they stand by slot; others of gate and up by token.
+  // The inputs of one projection. NVFP4's depend on the expert's input scale, where it has one, so they stand by slot;
+  // others of gate and up by token.
   struct Columns {
     ColumnKind kind = ColumnKind::kFloats;
     ExpertFormat format = ExpertFormat::kBF16;
     bool by_token = false;
-    int64_t stride = 0;  // bytes
+    bool dynamic = false;  // NVFP4 without input scales: each column has its own
+    int64_t stride = 0;    // bytes
     std::byte* data = nullptr;
+    float* scales = nullptr;  // NVFP4: the input scale of each column
   };
   // Up to 16 rows of one matrix, and the rows of which expert's matrix the worker reads after them.
   struct Rows {
@@ -51,9 +54,10 @@ class HostExperts {
 
   void make_groups(const Ops::Experts& args);
   void place_columns(const Ops::Experts& args);
-  bool shares_inputs(const Ops::Experts& args, int64_t expert) const;
+  bool shares_inputs(int64_t column) const;
   void make_inputs(const Ops::Experts& args, bool round);
   void gate_and_up(const Ops::Experts& args, bool round);
+  void make_dynamic_down(const Ops::Experts& args);
   void down_and_sum(const Ops::Experts& args);
   void sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums);
   static const std::byte* tile_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row);
@@ -77,6 +81,8 @@ class HostExperts {
   int64_t groups_ = 0;
   Scratch<uint8_t> faulty_;  // by token
   Scratch<std::byte> columns_memory_;
+  Scratch<float> scales_memory_;
+  Scratch<float> inner_memory_;  // down's inputs by slot, until they are scaled
   Columns columns_[3];
 };
 

@@ -164,9 +164,9 @@ struct Kernels {
 
   // Quantises x [inputs], a multiple of 16, as numeric/activation.h defines it; false where a value is not finite.
   bool (*quantise_nvfp4)(const float* x, int64_t inputs, float input_scale, Nvfp4Block* out);
-  // Canonical 4-bit product: y = float(R) * 2^-20 * scale, scale = weight_scale * input_scale.
-  void (*nvfp4_w4a4)(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count, float scale,
-                     float* out);
+  // Canonical 4-bit product: y = float(R) * 2^-20 * scale, scale = weight_scale * input_scale, one for each column.
+  void (*nvfp4_w4a4)(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
+                     const float* scales, float* out);
   // With FP32 activations: y = scale * sum over inputs in order of x * E2M1 * E4M3.
   void (*nvfp4_w4a16)(const std::byte* tile, int64_t inputs, const float* const* columns, int64_t count, float scale,
                       float* out);

@@ -91,7 +91,8 @@ inline void nvfp4_block(const std::byte* unit, const UnitScales& scales, const N
 }
 
 template <int C>
-inline void nvfp4_columns(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, float scale, float* out) {
+inline void nvfp4_columns(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns,
+                          const float* column_scales, float* out) {
   const int64_t units = inputs / kUnitInputs;
   for (int64_t row = 0; row < kExpertTileRows; row += kRowLanes) {
     RowSums sums[C];
@@ -106,27 +107,27 @@ inline void nvfp4_columns(const Tile& tile, int64_t inputs, const Nvfp4Block* co
       nvfp4_block<2>(unit, scales, columns, 4 * u + 2, sums);
       nvfp4_block<3>(unit, scales, columns, 4 * u + 3, sums);
     }
-    // y = float(R) * 2^-20 * scale
+    // y = float(R) * 2^-20 * scale of the column
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       store_rows(out + kExpertTileRows * c + row,
-                 multiply(multiply(to_float(sums[c]), set_row_floats(0x1p-20F)), set_row_floats(scale)));
+                 multiply(multiply(to_float(sums[c]), set_row_floats(0x1p-20F)), set_row_floats(column_scales[c])));
     }
   }
 }
 
 template <int C>
 inline void nvfp4_dispatch(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
-                           float scale, float* out) {
-  if (count == C) return nvfp4_columns<C>(tile, inputs, columns, scale, out);
-  if constexpr (C > 1) nvfp4_dispatch<C - 1>(tile, inputs, columns, count, scale, out);
+                           const float* scales, float* out) {
+  if (count == C) return nvfp4_columns<C>(tile, inputs, columns, scales, out);
+  if constexpr (C > 1) nvfp4_dispatch<C - 1>(tile, inputs, columns, count, scales, out);
 }
 
-inline void nvfp4_w4a4(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count, float scale,
-                       float* out) {
+inline void nvfp4_w4a4(const Tile& tile, int64_t inputs, const Nvfp4Block* const* columns, int64_t count,
+                       const float* scales, float* out) {
   for (int64_t c = 0; c < count; c += kNvfp4Together) {
     const int64_t together = count - c < kNvfp4Together ? count - c : kNvfp4Together;
-    nvfp4_dispatch<kNvfp4Together>(tile, inputs, columns + c, together, scale, out + kExpertTileRows * c);
+    nvfp4_dispatch<kNvfp4Together>(tile, inputs, columns + c, together, scales + c, out + kExpertTileRows * c);
   }
 }
 
