@@ -25,7 +25,7 @@ void on_signal(int signal) {
 }
 
 struct ConvertArguments {
-  std::string source, out, mtp_from, vision_from, experts_from, texts_from, dense = "keep";
+  std::string source, out, mtp_from, vision_from, experts_from, texts_from, dense = "keep", mtp_experts = "keep";
   convert::Options options;
   bool json = false;
 };
@@ -61,7 +61,11 @@ void run_convert(const ConvertArguments& arguments) {
   options.quiet = options.quiet || arguments.json;
   const auto dense = convert::dense_policy_from_name(arguments.dense);
   if (!dense) base::bad_input("--dense", "\"{}\" is not known; known are keep and fp8-row", arguments.dense);
-  options.dense = *dense;
+  const auto mtp_experts = convert::mtp_experts_from_name(arguments.mtp_experts);
+  if (!mtp_experts) {
+    base::bad_input("--mtp-experts", "\"{}\" is not known; known are keep and nvfp4", arguments.mtp_experts);
+  }
+  options.choices = {*dense, *mtp_experts};
   convert::SourceFolders source(arguments.source);
   source.mtp_from = arguments.mtp_from;
   source.vision_from = arguments.vision_from;
@@ -96,6 +100,10 @@ void add_convert(CLI::App& app) {
       .add_option("--dense", arguments->dense,
                   "Matrices that are not quantised, but for embeddings and what steers: keep, or fp8-row to halve them")
       ->option_text("keep|fp8-row [keep]");
+  command
+      .add_option("--mtp-experts", arguments->mtp_experts,
+                  "The draft head's routed experts in FP8 or BF16: keep, or nvfp4 to re-encode them to 4 bits")
+      ->option_text("keep|nvfp4 [keep]");
   command.add_option("--mtp-from", arguments->mtp_from,
                      "Folder of another checkpoint of the model: take its draft head");
   command.add_option("--vision-from", arguments->vision_from,

@@ -37,7 +37,8 @@ std::string fingerprint(const checkpoint::Checkpoint& checkpoint, const Plans& p
     const std::string text = fmt::format("{}\n", fmt::join(std::vector<std::string>{fmt::to_string(fields)...}, "\t"));
     hash.update(std::as_bytes(std::span(text)));
   };
-  add(base::version(), dense_policy_name(options.dense), options.part_bytes);
+  add(base::version(), dense_policy_name(options.choices.dense), mtp_experts_name(options.choices.mtp_experts),
+      options.part_bytes);
   for (const Text& text : texts) add(text.name, text.content.size(), sha256_of(text.content));
   for (const checkpoint::Shard& shard : checkpoint.shards()) {
     add(shard.name(), shard.bytes, shard.data_offset, shard.modified.tv_sec, shard.modified.tv_nsec);
@@ -71,7 +72,7 @@ class Conversion {
         checkpoint_(open_all(source, partial_)),
         texts_(read_texts(source.texts())),
         recognised_(checkpoint::recognise(checkpoint_)),
-        plans_(plan_published(checkpoint_, texts_, options.dense)),
+        plans_(plan_published(checkpoint_, texts_, options.choices)),
         last_use_(last_uses(plans_, checkpoint_.shards().size())) {}
 
   Result run();
@@ -115,7 +116,7 @@ class Conversion {
 
 Json Conversion::head() const {
   Json head;
-  head["conversion"] = recipe_name(options_.dense);
+  head["conversion"] = recipe_name(options_.choices);
   head["fingerprint"] = fingerprint(checkpoint_, plans_, options_, texts_);
   head["date"] = options_.date.empty() ? conversion_date() : options_.date;
   return head;
@@ -203,7 +204,7 @@ Result Conversion::run() {
   check_disk(writer_->completed());
   try {
     write_objects();
-    writer_->finish(out_, provenance_json(origin(), recipe_name(options_.dense), choices(), date_, source_files()));
+    writer_->finish(out_, provenance_json(origin(), recipe_name(options_.choices), choices(), date_, source_files()));
   } catch (const base::Error& error) {
     give_up(error);
   }
@@ -319,7 +320,8 @@ std::vector<SourceFile> Conversion::source_files() const {
 // What was chosen, for the provenance; verifying needs it.
 Json Conversion::choices() const {
   Json choices;
-  choices["dense"] = dense_policy_name(options_.dense);
+  choices["dense"] = dense_policy_name(options_.choices.dense);
+  choices["mtp-experts"] = mtp_experts_name(options_.choices.mtp_experts);
   for (const SourceFolders::Extra& extra : folders_.extras())
     choices[extra.name] = origin_json(find_origin(extra.folder));
   return choices;

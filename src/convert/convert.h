@@ -19,7 +19,7 @@ struct Options {
   bool force = false;                       // replace an artifact that is already there
   bool quiet = false;                       // show no progress
   std::string source_id, source_revision;   // override what the source's folder tells
-  DensePolicy dense = DensePolicy::kKeep;   // what is done with matrices that are not quantised
+  Choices choices;                          // what is re-encoded
   std::string date;                         // of the conversion, ISO 8601; empty: now, or SOURCE_DATE_EPOCH
 
   // Asked after every chunk with the number of complete objects: true ends the conversion with

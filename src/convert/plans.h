@@ -59,4 +59,27 @@ std::unique_ptr<ObjectPlan> plan_experts_stacks(std::string name,
 // [experts, 3] where the checkpoint has no input scales.
 std::unique_ptr<ObjectPlan> plan_expert_scalars(std::string name, const std::vector<Expert>& experts);
 
+// The weights of a layer's routed experts wherever they stand, for re-encoding.
+struct ExpertWeights {
+  struct Matrix {
+    const checkpoint::Tensor* weight = nullptr;
+    uint64_t offset = 0;                         // of the matrix in the tensor's data
+    const checkpoint::Tensor* scales = nullptr;  // FP8 in blocks; null: BF16
+  };
+  int64_t inner = 0, hidden = 0;
+  std::vector<Matrix> matrices;  // gate, up and down of the first expert, then of the next
+
+  int64_t experts() const { return static_cast<int64_t>(matrices.size() / 3); }
+};
+// Of the fused form, of stacks in BF16, and one by one in FP8 blocks or BF16. They throw as the plans of these forms.
+ExpertWeights fused_expert_weights(const checkpoint::Tensor& gate_up, const checkpoint::Tensor& down);
+ExpertWeights stacked_expert_weights(const std::string& name, const std::array<const checkpoint::Tensor*, 3>& stacks);
+ExpertWeights expert_weights(const std::vector<Expert>& experts);
+
+// Experts re-encoded as NVFP4 (numeric::nvfp4_encode), every matrix by itself: the records, and F32 [experts, 3] of
+// gate, up and down weight_scale_2. make() throws at a weight that is not finite, and at matrices that no valid scale
+// reaches.
+std::unique_ptr<ObjectPlan> plan_reencoded_experts(std::string name, ExpertWeights weights);
+std::unique_ptr<ObjectPlan> plan_reencoded_scalars(std::string name, ExpertWeights weights);
+
 }  // namespace tandem::convert

@@ -52,6 +52,38 @@ Dims matrix(Dims dims, int projection) {
   return projection < 2 ? dims : Dims{.inner = dims.hidden, .hidden = dims.inner};
 }
 
+void require_fused(const Tensor& gate_up, const Tensor& down) {
+  if (gate_up.shape.size() != 3 || gate_up.shape[0] < 1 || gate_up.shape[1] % 2 != 0) {
+    base::bad_input(gate_up.name, "is {}, expected BF16 [experts, 2 * inner, hidden]", checkpoint::describe(gate_up));
+  }
+  require(gate_up, Dtype::kBF16, gate_up.shape);
+  require(down, Dtype::kBF16, {gate_up.shape[0], gate_up.shape[2], gate_up.shape[1] / 2});
+}
+
+Dims require_bf16(const std::vector<Expert>& experts) {
+  const Dims dims = dims_of(experts, 1);
+  for (const Expert& expert : experts) {
+    for (int i = 0; i < 3; ++i) {
+      const auto [rows, inputs] = matrix(dims, i);
+      require(*projections(expert)[static_cast<size_t>(i)]->weight, Dtype::kBF16, {rows, inputs});
+    }
+  }
+  return dims;
+}
+
+Dims require_fp8_block(const std::vector<Expert>& experts) {
+  const Dims dims = dims_of(experts, 1);
+  for (const Expert& expert : experts) {
+    for (int i = 0; i < 3; ++i) {
+      const auto [rows, inputs] = matrix(dims, i);
+      const Projection& projection = *projections(expert)[static_cast<size_t>(i)];
+      require(*projection.weight, Dtype::kF8E4M3, {rows, inputs});
+      require(*projection.weight_scale_inv, Dtype::kBF16, {numeric::fp8_blocks(rows), numeric::fp8_blocks(inputs)});
+    }
+  }
+  return dims;
+}
+
 // Records in the order gate, up, down of whole tensors.
 class RecordsPlan : public GatherPlan {
  public:
@@ -246,37 +278,40 @@ class Fp8BlockPlan final : public ObjectPlan {
 }  // namespace
 
 std::unique_ptr<ObjectPlan> plan_experts_fused(std::string name, const Tensor& gate_up, const Tensor& down) {
-  if (gate_up.shape.size() != 3 || gate_up.shape[0] < 1 || gate_up.shape[1] % 2 != 0) {
-    base::bad_input(gate_up.name, "is {}, expected BF16 [experts, 2 * inner, hidden]", checkpoint::describe(gate_up));
-  }
-  const int64_t inner = gate_up.shape[1] / 2;
-  require(gate_up, Dtype::kBF16, gate_up.shape);
-  require(down, Dtype::kBF16, {gate_up.shape[0], gate_up.shape[2], inner});
+  require_fused(gate_up, down);
   return std::make_unique<FusedPlan>(std::move(name), gate_up, down);
 }
 
 std::unique_ptr<ObjectPlan> plan_experts_bf16(std::string name, const std::vector<Expert>& experts) {
-  const Dims dims = dims_of(experts, 1);
-  for (const Expert& expert : experts) {
-    for (int i = 0; i < 3; ++i) {
-      const auto [rows, inputs] = matrix(dims, i);
-      require(*projections(expert)[static_cast<size_t>(i)]->weight, Dtype::kBF16, {rows, inputs});
-    }
-  }
-  return std::make_unique<SeparatePlan>(std::move(name), dims, experts);
+  return std::make_unique<SeparatePlan>(std::move(name), require_bf16(experts), experts);
 }
 
 std::unique_ptr<ObjectPlan> plan_experts_fp8_block(std::string name, const std::vector<Expert>& experts) {
-  const Dims dims = dims_of(experts, 1);
+  return std::make_unique<Fp8BlockPlan>(std::move(name), require_fp8_block(experts), experts);
+}
+
+ExpertWeights fused_expert_weights(const Tensor& gate_up, const Tensor& down) {
+  require_fused(gate_up, down);
+  ExpertWeights weights{.inner = down.shape[2], .hidden = down.shape[1], .matrices = {}};
+  const auto experts = static_cast<uint64_t>(down.shape[0]);
+  for (uint64_t e = 0; e < experts; ++e) {
+    for (uint64_t half = 0; half < 2; ++half) {
+      weights.matrices.push_back({&gate_up, gate_up.bytes / experts / 2 * (2 * e + half), nullptr});
+    }
+    weights.matrices.push_back({&down, down.bytes / experts * e, nullptr});
+  }
+  return weights;
+}
+
+ExpertWeights expert_weights(const std::vector<Expert>& experts) {
+  const Dims dims = experts[0].gate.weight_scale_inv != nullptr ? require_fp8_block(experts) : require_bf16(experts);
+  ExpertWeights weights{.inner = dims.inner, .hidden = dims.hidden, .matrices = {}};
   for (const Expert& expert : experts) {
-    for (int i = 0; i < 3; ++i) {
-      const auto [rows, inputs] = matrix(dims, i);
-      const Projection& projection = *projections(expert)[static_cast<size_t>(i)];
-      require(*projection.weight, Dtype::kF8E4M3, {rows, inputs});
-      require(*projection.weight_scale_inv, Dtype::kBF16, {numeric::fp8_blocks(rows), numeric::fp8_blocks(inputs)});
+    for (const Projection* projection : projections(expert)) {
+      weights.matrices.push_back({projection->weight, 0, projection->weight_scale_inv});
     }
   }
-  return std::make_unique<Fp8BlockPlan>(std::move(name), dims, experts);
+  return weights;
 }
 
 std::unique_ptr<ObjectPlan> plan_experts_nvfp4(std::string name, std::vector<Expert> experts) {

@@ -33,6 +33,16 @@ ExpertFormats stack_formats(const Stacks& stacks) {
   return formats;
 }
 
+void require_fitting(const std::string& name, const Stacks& stacks) {
+  const std::vector<int64_t>& gate = stacks[0]->shape;
+  if (gate.size() == 3 && stacks[1]->shape == gate &&
+      stacks[2]->shape == std::vector<int64_t>{gate[0], gate[2], gate[1]}) {
+    return;
+  }
+  base::bad_input(name, "has matrices gate {}, up {} and down {}, which do not fit together",
+                  checkpoint::describe(*stacks[0]), checkpoint::describe(*stacks[1]), checkpoint::describe(*stacks[2]));
+}
+
 class StacksPlan final : public ObjectPlan {
  public:
   StacksPlan(std::string name, Encoding encoding, const Stacks& stacks, const ExpertFormats& formats)
@@ -94,16 +104,20 @@ class StacksPlan final : public ObjectPlan {
 
 std::unique_ptr<ObjectPlan> plan_experts_stacks(std::string name, const Stacks& stacks) {
   const ExpertFormats formats = stack_formats(stacks);
-  const std::vector<int64_t>& gate = stacks[0]->shape;
-  const std::vector<int64_t> down = {gate.at(0), gate.at(2), gate.at(1)};
-  if (gate.size() != 3 || stacks[1]->shape != gate || stacks[2]->shape != down) {
-    base::bad_input(name, "has matrices gate {}, up {} and down {}, which do not fit together",
-                    checkpoint::describe(*stacks[0]), checkpoint::describe(*stacks[1]),
-                    checkpoint::describe(*stacks[2]));
-  }
+  require_fitting(name, stacks);
   const bool plain = std::ranges::all_of(formats, [](ExpertFormat format) { return format == ExpertFormat::kBF16; });
   return std::make_unique<StacksPlan>(std::move(name), plain ? Encoding::kExpertsBF16 : Encoding::kExpertsMixed, stacks,
                                       formats);
+}
+
+ExpertWeights stacked_expert_weights(const std::string& name, const Stacks& stacks) {
+  require_fitting(name, stacks);
+  ExpertWeights weights{.inner = stacks[0]->shape[1], .hidden = stacks[0]->shape[2], .matrices = {}};
+  const auto experts = static_cast<uint64_t>(stacks[0]->shape[0]);
+  for (uint64_t e = 0; e < experts; ++e) {
+    for (const Tensor* stack : stacks) weights.matrices.push_back({stack, stack->bytes / experts * e, nullptr});
+  }
+  return weights;
 }
 
 }  // namespace tandem::convert

@@ -170,11 +170,20 @@ void check_siblings(const std::string& module, const std::vector<Expert>& expert
   }
 }
 
-void plan_experts(const std::string& name, const ExpertsModule& module, Plans& plans) {
+constexpr std::string_view kDraftPrefix = "mtp.";
+
+void plan_reencoded(const std::string& name, const ExpertWeights& weights, Plans& plans) {
+  plans.push_back(plan_reencoded_experts(name, weights));
+  plans.push_back(plan_reencoded_scalars(name + ".scalars", weights));
+}
+
+void plan_experts(const std::string& name, const ExpertsModule& module, const Choices& choices, Plans& plans) {
+  const bool reencode = choices.mtp_experts == MtpExperts::kNvfp4 && name.starts_with(kDraftPrefix);
   if (module.gate_up != nullptr || module.down != nullptr) {
     if (module.gate_up == nullptr || module.down == nullptr || !module.experts.empty()) {
       bad_input(name, "has fused experts that are not exactly gate_up_proj and down_proj");
     }
+    if (reencode) return plan_reencoded(name, fused_expert_weights(*module.gate_up, *module.down), plans);
     plans.push_back(plan_experts_fused(name, *module.gate_up, *module.down));
     return;
   }
@@ -182,6 +191,9 @@ void plan_experts(const std::string& name, const ExpertsModule& module, Plans& p
     if (std::ranges::count(module.stacks, nullptr) > 0 || !module.experts.empty()) {
       bad_input(name, "has stacked experts that are not exactly gate_proj, up_proj and down_proj");
     }
+    const bool plain =
+        std::ranges::all_of(module.stacks, [](const Tensor* stack) { return stack->dtype == Dtype::kBF16; });
+    if (reencode && plain) return plan_reencoded(name, stacked_expert_weights(name, module.stacks), plans);
     plans.push_back(plan_experts_stacks(name, module.stacks));
     return;
   }
@@ -200,6 +212,8 @@ void plan_experts(const std::string& name, const ExpertsModule& module, Plans& p
   if (nvfp4) {
     plans.push_back(plan_experts_nvfp4(name, experts));
     plans.push_back(plan_expert_scalars(name + ".scalars", experts));
+  } else if (bare && reencode) {
+    plan_reencoded(name, expert_weights(experts), plans);
   } else if (bare && form.weight_scale_inv != nullptr) {
     plans.push_back(plan_experts_fp8_block(name, experts));
   } else if (bare) {
@@ -325,10 +339,6 @@ const char* dense_policy_name(DensePolicy policy) {
   return policy == DensePolicy::kKeep ? "keep" : "fp8-row";
 }
 
-const char* recipe_name(DensePolicy policy) {
-  return policy == DensePolicy::kKeep ? "published" : "dense-fp8-row";
-}
-
 std::optional<DensePolicy> dense_policy_from_name(std::string_view name) {
   for (const DensePolicy policy : {DensePolicy::kKeep, DensePolicy::kFp8Row}) {
     if (name == dense_policy_name(policy)) return policy;
@@ -336,11 +346,34 @@ std::optional<DensePolicy> dense_policy_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-Plans plan_published(const Checkpoint& checkpoint, std::vector<Text> texts, DensePolicy dense) {
+const char* mtp_experts_name(MtpExperts policy) {
+  return policy == MtpExperts::kKeep ? "keep" : "nvfp4";
+}
+
+std::optional<MtpExperts> mtp_experts_from_name(std::string_view name) {
+  for (const MtpExperts policy : {MtpExperts::kKeep, MtpExperts::kNvfp4}) {
+    if (name == mtp_experts_name(policy)) return policy;
+  }
+  return std::nullopt;
+}
+
+std::string recipe_name(const Choices& choices) {
+  std::string name;
+  const auto add = [&name](std::string_view part) { name += (name.empty() ? "" : "+") + std::string(part); };
+  if (choices.dense != DensePolicy::kKeep) add("dense-fp8-row");
+  if (choices.mtp_experts != MtpExperts::kKeep) add("mtp-experts-nvfp4");
+  return name.empty() ? "published" : name;
+}
+
+Plans plan_published(const Checkpoint& checkpoint, std::vector<Text> texts, const Choices& choices) {
   const Modules modules = sort_tensors(checkpoint);
+  const auto drafts = [](const auto& module) { return module.first.starts_with(kDraftPrefix); };
+  if (choices.mtp_experts != MtpExperts::kKeep && std::ranges::none_of(modules.experts, drafts)) {
+    bad_input(checkpoint.folder().string(), "has no draft head with routed experts that could be re-encoded");
+  }
   Plans objects;
-  plan_plain(checkpoint, modules.plain, dense, objects);
-  for (const auto& [name, module] : modules.experts) plan_experts(name, module, objects);
+  plan_plain(checkpoint, modules.plain, choices.dense, objects);
+  for (const auto& [name, module] : modules.experts) plan_experts(name, module, choices, objects);
   for (const auto& [name, shards] : modules.ngram) objects.push_back(plan_table(name, shards));
   std::stable_sort(objects.begin(), objects.end(),
                    [](const auto& a, const auto& b) { return order_of(*a) < order_of(*b); });

@@ -21,8 +21,22 @@ enum class DensePolicy : uint8_t {
 };
 const char* dense_policy_name(DensePolicy policy);  // "keep", "fp8-row"
 std::optional<DensePolicy> dense_policy_from_name(std::string_view name);
-// The name of the recipe in the provenance: "published" where every tensor keeps its format, else "dense-fp8-row".
-const char* recipe_name(DensePolicy policy);
+
+// What is done with the draft head's routed experts.
+enum class MtpExperts : uint8_t {
+  kKeep,
+  kNvfp4,  // re-encoded from FP8 blocks or BF16; other formats are kept
+};
+const char* mtp_experts_name(MtpExperts policy);  // "keep", "nvfp4"
+std::optional<MtpExperts> mtp_experts_from_name(std::string_view name);
+
+struct Choices {
+  DensePolicy dense = DensePolicy::kKeep;
+  MtpExperts mtp_experts = MtpExperts::kKeep;
+};
+// The name of the recipe in the provenance: "published" where every tensor keeps its format, else what does not,
+// "dense-fp8-row", "mtp-experts-nvfp4", or both with a "+" between.
+std::string recipe_name(const Choices& choices);
 
 // A small file of the checkpoint.
 struct Text {
@@ -30,14 +44,14 @@ struct Text {
   std::string content;
 };
 
-// Every tensor keeps its format, but what the policy re-encodes. First the texts, then the objects in the order in
+// Every tensor keeps its format, but what the choices re-encode. First the texts, then the objects in the order in
 // which their last source shard is needed, so that shards can be given up one after the other.
 //   routed experts of a layer     one object named as their module, one record an expert; NVFP4 scalars in NAME.scalars
 //   shards of the n-gram table    one object named as their module
 //   every other tensor            one object under its own name; P.weight_scale beside a re-encoded P.weight
 // Throws base::Error{kBadInput} that names the tensor where experts or shards are missing, have another shape than
-// their siblings, or come in a form that is not known. The checkpoint must outlive the plans.
-Plans plan_published(const checkpoint::Checkpoint& checkpoint, std::vector<Text> texts,
-                     DensePolicy dense = DensePolicy::kKeep);
+// their siblings, or come in a form that is not known; and where the draft head's experts are to be re-encoded and
+// there are none. The checkpoint must outlive the plans.
+Plans plan_published(const checkpoint::Checkpoint& checkpoint, std::vector<Text> texts, const Choices& choices = {});
 
 }  // namespace tandem::convert

@@ -193,12 +193,16 @@ void verify_against(const Artifact& artifact, const Plans& plans, Verifier& veri
 namespace {
 
 // What the conversion chose, by the artifact's own account. Refuses folders other than those that it was made from.
-DensePolicy read_choices(const Artifact& artifact, const SourceFolders& folders) {
+Choices read_choices(const Artifact& artifact, const SourceFolders& folders) {
   const base::Json& choices = base::json_member(artifact.provenance(), "choices");
   const std::string source = artifact.folder().string();
-  const std::string name = base::json_string(choices, "dense", "keep", source);
-  const std::optional<DensePolicy> policy = dense_policy_from_name(name);
-  if (!policy) base::bad_input(source, "was made with the choice \"{}\" for dense matrices, which is not known", name);
+  const auto read = [&](const char* choice, auto from_name) {
+    const std::string name = base::json_string(choices, choice, "keep", source);
+    const auto policy = from_name(name);
+    if (!policy) base::bad_input(source, "was made with --{} {}, which is not known", choice, name);
+    return *policy;
+  };
+  const Choices made = {read("dense", dense_policy_from_name), read("mtp-experts", mtp_experts_from_name)};
   const auto given = [&](const char* extra) {
     const auto extras = folders.extras();
     return std::ranges::any_of(extras,
@@ -209,7 +213,7 @@ DensePolicy read_choices(const Artifact& artifact, const SourceFolders& folders)
     base::bad_input(source, "was made {} --{}: compare it with the same folders",
                     choices.contains(extra) ? "with" : "without", extra);
   }
-  return *policy;
+  return made;
 }
 
 }  // namespace

@@ -57,6 +57,10 @@ void nvfp4_decode(std::span<const uint8_t> codes, std::span<const uint8_t> scale
   }
 }
 
+float nvfp4_tensor_scale(std::span<const float> weights) {
+  return largest_magnitude(weights) / kNvfp4Range;
+}
+
 float nvfp4_encode(std::span<const float> weights, int64_t rows, int64_t inputs, std::span<uint8_t> codes,
                    std::span<uint8_t> scales) {
   require_planes(codes.size(), scales.size(), rows, inputs);
@@ -69,7 +73,7 @@ float nvfp4_encode(std::span<const float> weights, int64_t rows, int64_t inputs,
                       i % static_cast<size_t>(inputs), weights[i]);
     }
   }
-  const float tensor_scale = largest_magnitude(weights) / kNvfp4Range;
+  const float tensor_scale = nvfp4_tensor_scale(weights);
   for (size_t block = 0; block < scales.size(); ++block) {
     const std::span<const float> values = weights.subspan(block * 16, 16);
     scales[block] = encode_block_scale(largest_magnitude(values), tensor_scale);

@@ -62,6 +62,9 @@ void nvfp4_decode_block(const uint8_t* codes, uint8_t scale, Nvfp4Scale tensor_s
 void nvfp4_decode(std::span<const uint8_t> codes, std::span<const uint8_t> scales, int64_t rows, int64_t inputs,
                   Nvfp4Scale tensor_scale, std::span<float> out);
 
+// The tensor scale that nvfp4_encode gives the matrix: amax / 2688.
+float nvfp4_tensor_scale(std::span<const float> weights);
+
 // Quantises by ModelOpt's rule: tensor scale = amax / 2688; block scale = E4M3 of clamp(amax16 / (6 * tensor scale),
 // 2^-9, 448), 1 for a block of zeros; code = E2M1 of w / (block scale * tensor scale). Returns the tensor scale, a
 // multiplier (0 for a matrix of zeros). Throws base::Error{kBadInput} at a non-finite weight, with its position.

@@ -7,7 +7,9 @@
 #include "checkpoint_folder.h"
 #include "convert/verify.h"
 #include "numeric/bf16.h"
+#include "numeric/fp8_block.h"
 #include "numeric/fp8_row.h"
+#include "numeric/nvfp4.h"
 
 namespace tandem::convert {
 namespace {
@@ -44,7 +46,7 @@ class Choices : public ::testing::Test {
 
 Options fp8_row() {
   Options options = quiet_options();
-  options.dense = DensePolicy::kFp8Row;
+  options.choices.dense = DensePolicy::kFp8Row;
   return options;
 }
 
@@ -113,6 +115,114 @@ TEST_F(Choices, AWeightThatIsNoNumberIsNotReencoded) {
   overwrite_tensor(folder_ / "source", "lm_head.weight", 2 * 256 * 3 + 2 * 5, std::string_view("\x80\x7f", 2));
   EXPECT_THAT(error_of([&] { convert(folder_ / "source", out_, fp8_row()); }),
               HasSubstr("lm_head.weight: is inf at [3, 5] and cannot be re-encoded"));
+}
+
+constexpr const char* kDraftExperts = "mtp.layers.0.mlp.experts";
+
+Options mtp_nvfp4() {
+  Options options = quiet_options();
+  options.choices.mtp_experts = MtpExperts::kNvfp4;
+  return options;
+}
+
+// A matrix of the demo's draft experts, decoded.
+std::vector<float> draft_matrix(const checkpoint::Checkpoint& source, int64_t expert, const char* projection,
+                                int64_t rows, int64_t inputs) {
+  const std::string name = fmt::format("{}.{}.{}.weight", kDraftExperts, expert, projection);
+  const std::vector<std::byte> codes = source.read(source.at(name));
+  const std::vector<std::byte> scales = source.read(source.at(name + "_scale_inv"));
+  std::vector<float> weights(codes.size());
+  numeric::fp8_block_decode({reinterpret_cast<const uint8_t*>(codes.data()), codes.size()},
+                            {scales, numeric::Fp8ScaleType::kBF16}, rows, inputs, weights);
+  return weights;
+}
+
+TEST_F(Choices, DraftExpertsBecomeNvfp4ByTheScalarDefinition) {
+  convert(demo_flash(), out_, mtp_nvfp4());
+  const Artifact artifact = Artifact::open(out_);
+  const artifact::Object& experts = artifact.at(kDraftExperts);
+  ASSERT_EQ(experts.encoding, Encoding::kExpertsNvfp4);
+  const artifact::Object& scalars = artifact.at(std::string(kDraftExperts) + ".scalars");
+  ASSERT_EQ(scalars.shape, (std::vector<int64_t>{experts.shape[0], 3}));
+  const checkpoint::Checkpoint source = checkpoint::Checkpoint::open(demo_flash());
+  for (const int64_t expert : {int64_t{0}, experts.shape[0] - 1}) {
+    std::vector<std::byte> want(experts.record_bytes);
+    std::vector<float> want_scales;
+    size_t at = 0;
+    for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) {
+      const bool down = projection[0] == 'd';
+      const int64_t rows = experts.shape[down ? 2 : 1];
+      const int64_t inputs = experts.shape[down ? 1 : 2];
+      const std::vector<float> weights = draft_matrix(source, expert, projection, rows, inputs);
+      std::vector<uint8_t> codes(weights.size() / 2);
+      std::vector<uint8_t> scales(weights.size() / 16);
+      want_scales.push_back(numeric::nvfp4_encode(weights, rows, inputs, codes, scales));
+      const size_t bytes = codes.size() + scales.size();
+      numeric::pack_units(codes, scales, rows, inputs, std::span(want).subspan(at, bytes));
+      at += bytes;
+    }
+    std::vector<std::byte> found(want.size());
+    artifact.read(experts, static_cast<uint64_t>(expert) * experts.record_bytes, found);
+    EXPECT_EQ(found, want);
+    std::vector<float> found_scales(3);
+    artifact.read(scalars, static_cast<uint64_t>(expert) * 12, std::as_writable_bytes(std::span(found_scales)));
+    EXPECT_EQ(found_scales, want_scales);
+  }
+  EXPECT_EQ(artifact.provenance()["recipe"], "mtp-experts-nvfp4");
+  EXPECT_EQ(artifact.provenance()["choices"]["mtp-experts"], "nvfp4");
+  EXPECT_EQ(artifact.provenance()["choices"]["dense"], "keep");
+}
+
+TEST_F(Choices, OnlyTheDraftExpertsBecomeNvfp4) {
+  convert(demo_flash(), out_, mtp_nvfp4());
+  convert(demo_flash(), folder_ / "kept.tandem", quiet_options());
+  const Artifact artifact = Artifact::open(out_);
+  const Artifact kept = Artifact::open(folder_ / "kept.tandem");
+  EXPECT_EQ(artifact.objects().size(), kept.objects().size() + 1);
+  for (const artifact::Object& object : kept.objects()) {
+    if (object.name == kDraftExperts) continue;
+    EXPECT_EQ(artifact.at(object.name).xxh3_128, object.xxh3_128) << object.name;
+  }
+  EXPECT_EQ(kept.provenance()["choices"]["mtp-experts"], "keep");
+}
+
+TEST_F(Choices, VerifyingMakesDraftExpertsAgain) {
+  copy_folder(demo_flash(), folder_ / "source");
+  Options options = mtp_nvfp4();
+  options.choices.dense = DensePolicy::kFp8Row;
+  convert(folder_ / "source", out_, options);
+  const Artifact artifact = Artifact::open(out_);
+  EXPECT_EQ(artifact.provenance()["recipe"], "dense-fp8-row+mtp-experts-nvfp4");
+  const Verification found = verify(artifact, folder_ / "source", true);
+  EXPECT_THAT(found.faults, ::testing::IsEmpty());
+  EXPECT_EQ(found.tensors + found.reencoded, checkpoint::Checkpoint::open(demo_flash()).tensors().size());
+  EXPECT_GE(found.reencoded, 24u * 6);
+  const std::string name = std::string(kDraftExperts) + ".7.down_proj.weight";
+  overwrite_tensor(folder_ / "source", name, 3 * 64 + 5, "\x7e");
+  EXPECT_THAT(verify(artifact, folder_ / "source", true).faults, ::testing::Contains(HasSubstr(kDraftExperts)));
+}
+
+TEST_F(Choices, ADraftHeadIsNotReencodedHalfway) {
+  // Another choice is another conversion: what the first has left is not taken up.
+  Options options = mtp_nvfp4();
+  options.stop = [](size_t objects) { return objects > 20; };
+  EXPECT_THROW(convert(demo_flash(), out_, options), base::Error);
+  EXPECT_EQ(convert(demo_flash(), out_, quiet_options()).resumed_objects, 0u);
+  EXPECT_EQ(Artifact::open(out_).at(kDraftExperts).encoding, Encoding::kExpertsFp8Block);
+}
+
+TEST_F(Choices, DraftExpertsThatCannotBeReencodedAreNamed) {
+  copy_folder(demo_flash(), folder_ / "source");
+  const std::string name = std::string(kDraftExperts) + ".5.up_proj.weight";
+  overwrite_tensor(folder_ / "source", name, 3 * 256 + 7, "\x7f");
+  EXPECT_THAT(error_of([&] { convert(folder_ / "source", out_, mtp_nvfp4()); }),
+              ::testing::AllOf(HasSubstr(name), HasSubstr("[3, 7]")));
+  overwrite_tensor(folder_ / "source", name, 3 * 256 + 7, "\x7e");
+  overwrite_tensor(folder_ / "source", name + "_scale_inv", 0, std::string_view("\x7f\x7f", 2));
+  EXPECT_THAT(error_of([&] { convert(folder_ / "source", out_, mtp_nvfp4()); }),
+              HasSubstr("up_proj of expert 5 is inf at ["));
+  EXPECT_THAT(error_of([&] { convert(demo_dense(), out_, mtp_nvfp4()); }),
+              HasSubstr("has no draft head with routed experts that could be re-encoded"));
 }
 
 TEST_F(Choices, ADraftHeadComesFromAnotherCheckpoint) {

@@ -371,6 +371,38 @@ TEST_F(WholeGguf, BlocksAreDecodedWhereThereAreNoKernels) {
   for (const float logit : logits_of(out_)) ASSERT_TRUE(std::isfinite(logit));
 }
 
+// The draft layer's experts in BF16 are re-encoded where that is asked for; the other layers' blocks are kept.
+TEST_F(WholeGguf, DraftExpertsBecomeNvfp4) {
+  GgufOptions options;
+  options.blocks = [](const std::string& name, const std::vector<int64_t>& shape) -> std::optional<GgufBlocks> {
+    if (!name.ends_with("_exps.weight")) return std::nullopt;
+    const auto elements = static_cast<size_t>(shape[0] * shape[1] * shape[2]);
+    if (!name.starts_with("blk.4.")) {
+      return GgufBlocks{GgmlType::kIq4nl, random_blocks(GgmlType::kIq4nl, static_cast<int64_t>(elements), 1)};
+    }
+    std::string bits(elements * 2, '\0');
+    for (size_t i = 0; i < elements; ++i) {
+      const uint16_t bf16 = numeric::bf16_from_float(0.01f * static_cast<float>(i * i % 23) - 0.1f);
+      std::memcpy(bits.data() + 2 * i, &bf16, 2);
+    }
+    return GgufBlocks{GgmlType::kBF16, bits};
+  };
+  Options choices = quiet_options();
+  choices.choices.mtp_experts = MtpExperts::kNvfp4;
+  const SourceFolders source = gguf_of(demo_flash(), "qwen4exp", options);
+  convert(source, out_, choices);
+  const Artifact artifact = Artifact::open(out_);
+  EXPECT_EQ(artifact.at("mtp.layers.0.mlp.experts").encoding, Encoding::kExpertsNvfp4);
+  EXPECT_EQ(artifact.at(kLayers + "0.mlp.experts").encoding, Encoding::kExpertsMixed);
+  const Verification found = verify(artifact, source, true);
+  EXPECT_THAT(found.faults, IsEmpty());
+  EXPECT_EQ(found.reencoded, 3u);
+  // The largest weight is -0.1.
+  std::vector<float> scales(3);
+  artifact.read(artifact.at("mtp.layers.0.mlp.experts.scalars"), 0, std::as_writable_bytes(std::span(scales)));
+  EXPECT_THAT(scales, ::testing::Each(::testing::FloatNear(0.1f / 2688, 0.001f / 2688)));
+}
+
 TEST_F(WholeGguf, WhatDoesNotFitIsRefused) {
   SourceFolders source = gguf_of(demo_dense(), "qwen35");
   source.texts_from = demo_flash();

@@ -1,5 +1,6 @@
 // Both demo models against the reference implementation, prompt by prompt.
 #include <gtest/gtest.h>
+#include <map>
 #include <random>
 
 #include "tests/golden/support.h"
@@ -181,6 +182,54 @@ TEST(GoldenW4A4, LogitsAreNearTheReferencesAndTheGreedyTextIsTheSame) {
     expect_greedy(sequence, std::move(last), reference.ints(prompt + ".w4a4_greedy_ids"),
                   reference.floats(prompt + ".w4a4_greedy_gap"), 0.02, prompt);
   }
+}
+
+// The draft head's error with quantised experts, on hidden states of the exact target: the largest relative norm of the
+// logits' difference over the prompts. `hidden` by prompt.
+double draft_error(const artifact::Artifact& artifact, model::ExpertMode mode,
+                   const std::map<std::string, std::vector<float>>& hidden) {
+  model::LoadOptions options = reference_options();
+  options.expert_mode = mode;
+  Loaded loaded(artifact, options);
+  const Reference reference("demo-flash.safetensors");
+  double worst = 0;
+  for (const std::string& prompt : kPrompts) {
+    const auto ids = reference.ints(prompt + ".input_ids");
+    std::vector<int32_t> next(ids.begin() + 1, ids.end());
+    next.push_back(reference.ints(prompt + ".mtp_tokens")[0]);
+    context::Sequence sequence = loaded.sequence();
+    model::ForwardOutput output;
+    sequence.forward(ids, {}, output);
+    model::Model::DraftOutput draft;
+    const int64_t logits = reference.shape(prompt + ".mtp_logits")[0];
+    sequence.draft({.first = 0, .next_tokens = next, .hidden = hidden.at(prompt), .logits = logits}, draft);
+    worst = std::max(worst, relative_norm(draft.logits, reference.floats(prompt + ".mtp_logits")));
+  }
+  return worst;
+}
+
+// Measured: see docs/testing.md; the bounds leave a factor of two.
+TEST(GoldenDraft, QuantisedExpertsStayWithinTheStatedTolerance) {
+  std::map<std::string, std::vector<float>> hidden;
+  Loaded exact("demo-flash", reference_options());
+  for (const std::string& prompt : kPrompts) {
+    context::Sequence sequence = exact.sequence();
+    model::ForwardRequest request;
+    request.draft_hidden = true;
+    model::ForwardOutput output;
+    sequence.forward(Reference("demo-flash.safetensors").ints(prompt + ".input_ids"), request, output);
+    hidden[prompt] = std::move(output.draft_hidden);
+  }
+  const artifact::Artifact& fp8 = demo_artifact("demo-flash");
+  const artifact::Artifact& nvfp4 = demo_artifact("demo-flash", convert::MtpExperts::kNvfp4);
+  const double int8 = draft_error(fp8, model::ExpertMode::kW4A4, hidden);
+  const double weights = draft_error(nvfp4, model::ExpertMode::kW4A16, hidden);
+  const double both = draft_error(nvfp4, model::ExpertMode::kW4A4, hidden);
+  std::printf("draft logits: FP8 with 8-bit activations %.5f, NVFP4 %.5f, NVFP4 with 4-bit activations %.5f\n", int8,
+              weights, both);
+  EXPECT_LE(int8, 0.02);
+  EXPECT_LE(weights, 0.1);
+  EXPECT_LE(both, 0.17);
 }
 
 // Activations in BF16 are what users run. Measured largest relative norm of the logits' difference over the prompts:

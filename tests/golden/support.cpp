@@ -59,15 +59,17 @@ std::vector<int64_t> Reference::shape(const std::string& name) const {
   return file_.at(name).shape;
 }
 
-const artifact::Artifact& demo_artifact(const std::string& name) {
-  const auto found = artifacts().opened.find(name);
+const artifact::Artifact& demo_artifact(const std::string& name, convert::MtpExperts mtp_experts) {
+  const std::string key = name + "-mtp-" + convert::mtp_experts_name(mtp_experts);
+  const auto found = artifacts().opened.find(key);
   if (found != artifacts().opened.end()) return found->second;
   std::filesystem::create_directories(artifacts().folder);
-  const std::filesystem::path out = artifacts().folder / (name + ".tandem");
+  const std::filesystem::path out = artifacts().folder / (key + ".tandem");
   convert::Options options;
   options.quiet = true;
+  options.choices.mtp_experts = mtp_experts;
   convert::convert(source_folder(name), out, options);
-  return artifacts().opened.emplace(name, artifact::Artifact::open(out)).first->second;
+  return artifacts().opened.emplace(key, artifact::Artifact::open(out)).first->second;
 }
 
 Reencoded reencoded_artifacts(reencode::MatrixForm form) {

@@ -10,6 +10,7 @@
 #include "base/pool.h"
 #include "checkpoint/checkpoint.h"
 #include "context/sequence.h"
+#include "convert/recipe.h"
 #include "model/model.h"
 #include "tests/support/reencoded_checkpoint.h"
 
@@ -29,7 +30,9 @@ class Reference {
 };
 
 // The artifact of a demo model, converted once a process into a temporary folder that is removed at its end.
-const artifact::Artifact& demo_artifact(const std::string& name);  // demo-dense, demo-flash, …-random
+// `name` is demo-dense, demo-flash or …-random.
+const artifact::Artifact& demo_artifact(const std::string& name,
+                                        convert::MtpExperts mtp_experts = convert::MtpExperts::kKeep);
 
 // The artifact of a checkpoint that a test wrote, and the checkpoint's folder; both go with the process.
 struct WrittenArtifact {

@@ -172,6 +172,51 @@ TEST(Write, ThreeBitsTakeDraftHeadAndVisionFromTheOfficialModel) {
   }
 }
 
+// Logits of the draft head for entries behind a few tokens.
+std::vector<float> draft_logits(const fs::path& artifact_folder) {
+  const auto artifact = artifact::Artifact::open(artifact_folder);
+  base::WorkerPool pool(2);
+  const auto model = model::Model::load(artifact, pool, {});
+  context::SequencePool sequences(*model, 256, 1);
+  auto sequence = sequences.create();
+  const std::vector<int32_t> tokens = {1, 500, 77, 77, 1200, 3, 2000, 1999};
+  model::ForwardRequest request;
+  request.draft_hidden = true;
+  model::ForwardOutput output;
+  sequence.forward(tokens, request, output);
+  model::Model::DraftOutput draft;
+  sequence.draft({.first = 0, .next_tokens = tokens, .hidden = output.draft_hidden, .logits = 8}, draft);
+  return draft.logits;
+}
+
+TEST(Write, DraftExpertsOfEveryFormWithSomeBecomeNvfp4) {
+  for (const char* form : {"flash-nvfp4", "flash-fp8", "flash-bf16"}) {
+    const testing::TempFolder folder;
+    write(tiny(form), folder / "checkpoint");
+    convert::Options options;
+    options.quiet = true;
+    convert::convert(folder / "checkpoint", folder / "kept.tandem", options);
+    options.choices.mtp_experts = convert::MtpExperts::kNvfp4;
+    convert::convert(folder / "checkpoint", folder / "a.tandem", options);
+    const auto artifact = artifact::Artifact::open(folder / "a.tandem");
+    EXPECT_EQ(artifact.at("mtp.layers.0.mlp.experts").encoding, artifact::Encoding::kExpertsNvfp4);
+    const auto verified = convert::verify(artifact, folder / "checkpoint", true);
+    EXPECT_TRUE(verified.holds()) << form << (verified.faults.empty() ? "" : verified.faults.front());
+    EXPECT_GT(verified.reencoded, 0U);
+    const std::vector<float> kept = draft_logits(folder / "kept.tandem");
+    const std::vector<float> got = draft_logits(folder / "a.tandem");
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      difference += std::pow(static_cast<double>(got[i]) - kept[i], 2);
+      norm += std::pow(static_cast<double>(kept[i]), 2);
+    }
+    // Two products with four bits on both sides, beside a residual that they add to.
+    EXPECT_LT(std::sqrt(difference / norm), 0.2) << form;
+    EXPECT_GT(difference, 0) << form;
+  }
+}
+
 TEST(Write, TheSameSeedMakesTheSameBytes) {
   const testing::TempFolder folder;
   Settings settings = tiny("flash-nvfp4");
