@@ -57,7 +57,8 @@ inline void add_products(const float* x, int64_t x_stride, const float* w, int64
 template <int C>
 inline void blocked_tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t rows,
                          int64_t inputs, float* y, int64_t y_stride, float* sums) {
-  for (int64_t k = 0; k < inputs; k += kBlockedInputs) {
+  int64_t k = 0;
+  do {  // once at least: no inputs make sums of zero
     const int64_t count = inputs - k < kBlockedInputs ? inputs - k : kBlockedInputs;
     int64_t r = 0;
     for (; r + kTileRows <= rows; r += kTileRows) {
@@ -66,7 +67,8 @@ inline void blocked_tile(const float* x, int64_t x_stride, const float* w, int64
     for (; r < rows; ++r) {
       add_products<1, C>(x + k, x_stride, w + r * w_stride + k, w_stride, count, k == 0, sums + 16 * C * r);
     }
-  }
+    k += kBlockedInputs;
+  } while (k < inputs);
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < C; ++c) y[c * y_stride + r] = reduce_add(load(sums + 16 * (r * C + c)));
   }
