@@ -235,10 +235,9 @@ class Writer {
   void add_table(const std::string& name, const std::string& parts) {
     const std::string prefix = parts.substr(0, parts.find("*"));
     std::vector<float> values;
-    int64_t width = 0;
+    const int64_t width = source_.at(prefix + "0.weight").shape[1];
     for (int64_t part = 0; source_.find(fmt::format("{}{}.weight", prefix, part)) != nullptr; ++part) {
       const std::string shard = fmt::format("{}{}.weight", prefix, part);
-      width = source_.at(shard).shape[1];
       const std::vector<float> rows = floats_of(source_, shard);
       values.insert(values.end(), rows.begin(), rows.end());
     }

@@ -59,7 +59,7 @@ std::optional<GgufBlocks> blocks_of_experts(const std::string& name, const std::
 
 class GgufExperts : public PythonReader {
  protected:
-  void SetUp() override {}
+  void SetUp() override {}  // most do without Python
 
   SourceFolders with_experts(GgufOptions options = {}) {
     options.only_experts = true;
@@ -96,7 +96,7 @@ TEST_F(GgufExperts, AreTakenAsTheyAre) {
 }
 
 TEST_F(GgufExperts, AreReadBackByThePythonReader) {
-  PythonReader::SetUp();
+  require_python();
   if (IsSkipped()) return;
   convert(with_experts(), out_, quiet_options());
   std::vector<std::string> command = {"tensor"};

@@ -15,7 +15,8 @@ class PythonReader : public ::testing::Test {
   static std::filesystem::path script() { return std::filesystem::path(TANDEM_SOURCE_DIR) / "tools/read_artifact.py"; }
 
  protected:
-  void SetUp() override {
+  void SetUp() override { require_python(); }
+  void require_python() {
     static const bool installed = run({"--version"}) == 0;
     if (!installed) GTEST_SKIP() << "python3 is not installed";
   }

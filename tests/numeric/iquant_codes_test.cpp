@@ -100,7 +100,7 @@ TEST_F(Iq3sWords, LieAsTheHeaderSays) {
     for (int h = 0; h < 2; ++h) {
       for (int j = 0; j < 4; ++j) {
         const int q = 8 * b + 4 * h + j;
-        const size_t low = unit_[static_cast<size_t>(4 * (2 * b + h) + j)];
+        const size_t low = unit_[static_cast<size_t>(q)];
         const size_t code = low | bit(4 * (16 + b / 4) + j, 2 * (b % 4) + h) << 8;
         EXPECT_EQ(iq3s_entries()[code], block_.entry(q)) << "seed " << seed_;
         for (int i = 0; i < 4; ++i) {
