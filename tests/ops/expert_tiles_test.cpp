@@ -102,11 +102,10 @@ TEST(ExpertTiles, Fp8Block) {
         ASSERT_TRUE(set->quantise_int8(ExpertFormat::kFp8Block, x.data() + c * inputs, inputs, blocks[c]));
         columns[c] = blocks[c];
       }
-      float out[kColumns * 16];
-      std::memset(out, 0xA5, sizeof out);
+      auto out = poisoned(kColumns * 16);
       set->int8_product(ExpertFormat::kFp8Block, {tile.data(), tile.data(), scales.data()}, inputs, columns, kColumns,
-                        out);
-      ASSERT_EQ(std::memcmp(out, want, sizeof want), 0) << set->name << ", tile " << round;
+                        out.data());
+      ASSERT_EQ(std::memcmp(out.data(), want, out.size() * sizeof(float)), 0) << set->name << ", tile " << round;
     }
   }
 }
