@@ -27,7 +27,7 @@ enum class Encoding : uint8_t {
   // One record an expert, records at a fixed stride; gate and up are [inner, hidden], down is [hidden, inner].
   kExpertsBF16,      // gate, up, down row-major
   kExpertsNvfp4,     // gate, up, down in units of 16 rows x 64 inputs (numeric/nvfp4.h); scalars in NAME.scalars
-  kExpertsFp8Block,  // E4M3 codes of gate, up, down row-major, then their BF16 scale grids of 128 x 128 blocks
+  kExpertsFp8Block,  // E4M3 codes of gate, up, down in units (numeric/fp8_units.h), then BF16 grids of 128 x 128 blocks
   kExpertsMixed,     // gate, up, down each BF16 or in units of a GGUF format, as Object::formats tells
   // Rows of the n-gram table, as many whole rows to a 4 KiB block as fit.
   kNgramF8E4M3,
