@@ -2,8 +2,9 @@
 # Installs the distribution's packages that Tandem needs; only those that are missing, nothing from elsewhere.
 #
 #   tools/install-deps.sh           what ./demo needs: compiler, build tools, libraries, curl and jq
-#   tools/install-deps.sh --check   and what ./check needs: the formatter, Python, ccache
-#   tools/install-deps.sh --all     and what ./check all needs: clang with clang-tidy and its runtimes, ShellCheck, npm
+#   tools/install-deps.sh --check   and what ./check needs: the formatter, Python, ccache; Chromium, Node.js and npm,
+#                                   where the distribution has them
+#   tools/install-deps.sh --all     and what ./check all needs: clang with clang-tidy and its runtimes, ShellCheck
 #   --list                          print the missing packages and install nothing (exit code 1 if there are any)
 #
 # For Debian 12 and Ubuntu 24.04. docs/dependencies.md says what each library is for.
@@ -18,6 +19,8 @@ readonly build_packages=(
   curl jq ca-certificates
 )
 readonly check_packages=(clang-format-19 python3 ccache)
+# The test of the web page skips itself without them. Ubuntu has Chromium as a snap alone.
+readonly optional_packages=(chromium nodejs npm)
 readonly all_packages=(clang-tidy-19 shellcheck clang-19 libclang-rt-19-dev)
 readonly boost_minimum=1.81
 
@@ -40,6 +43,15 @@ missing_of() {
   for package in "$@"; do
     [[ -n ${installed[$package]:-} ]] || printf '%s\n' "$package"
   done
+}
+
+# Whether the package lists have it. They are empty on a fresh system.
+available() {
+  apt-cache policy "$1" | grep -qE '^ *Candidate: [^(]'
+}
+
+is_optional() {
+  [[ " ${optional_packages[*]} " == *" $1 "* ]]
 }
 
 at_least_boost_minimum() {
@@ -71,12 +83,12 @@ boost_package() {
 }
 
 main() {
-  local list_only=0 wanted=("${build_packages[@]}") npm=0
+  local list_only=0 wanted=("${build_packages[@]}")
   local argument
   for argument in "$@"; do
     case $argument in
-      --check) wanted+=("${check_packages[@]}") ;;
-      --all) wanted+=("${check_packages[@]}" "${all_packages[@]}") npm=1 ;;
+      --check) wanted+=("${check_packages[@]}" "${optional_packages[@]}") ;;
+      --all) wanted+=("${check_packages[@]}" "${optional_packages[@]}" "${all_packages[@]}") ;;
       --list) list_only=1 ;;
       -h | --help) usage && return ;;
       *) fail "unknown option $argument (see --help)" ;;
@@ -91,17 +103,18 @@ main() {
   while read -r package; do
     case $package in
       ninja-build) command=ninja ;;
+      nodejs) command=node ;;
       g++ | cmake | pkg-config | curl | jq | python3 | ccache | shellcheck | clang-*-19 | clang-19) command=$package ;;
+      chromium | npm) command=$package ;;
       *) command= ;;
     esac
     [[ -n $command ]] && command -v "$command" >/dev/null && continue
+    # Every distribution has libc6-dev: without it the lists are empty.
+    is_optional "$package" && ! available "$package" && available libc6-dev && continue
     missing+=("$package")
   done < <(missing_of "${wanted[@]}")
   local need_boost=0
   boost_installed || need_boost=1
-  if ((npm)) && ! command -v npm >/dev/null; then
-    missing+=(npm)
-  fi
   if ((${#missing[@]} == 0 && need_boost == 0)); then
     return 0
   fi
@@ -124,6 +137,13 @@ main() {
     package=$(boost_package)
     missing+=("$package")
   fi
+  local index
+  for index in "${!missing[@]}"; do
+    if is_optional "${missing[index]}" && ! available "${missing[index]}"; then
+      unset "missing[index]"
+    fi
+  done
+  ((${#missing[@]})) || return 0
   printf 'Installing %d packages and what they need: %s\n' "${#missing[@]}" "${missing[*]}"
   # --no-remove: an older Boost that something else needs is never taken away silently.
   "${apt[@]}" install -y --no-install-recommends --no-remove -o Dpkg::Use-Pty=0 "${missing[@]}" </dev/null 2>&1 |

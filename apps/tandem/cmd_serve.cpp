@@ -31,6 +31,7 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   int64_t port = 8080;
   int64_t max_request_mib = 64;
+  bool no_web_page = false;
   bool json = false;
 };
 
@@ -51,6 +52,7 @@ void check(ServeOptions& options) {
   limits.body_bytes = static_cast<size_t>(options.max_request_mib) << 20;
   limits.all_bodies_bytes = 4 * limits.body_bytes;
   options.server.stop_on_signals = true;
+  options.service.web_page = !options.no_web_page;
 }
 
 serve::ApiKeys read_keys(const ServeOptions& options) {
@@ -147,6 +149,8 @@ void add_serve(CLI::App& app) {
       ->delimiter(',');
   add("--model-id", options->service.model_id, "The model's name in answers instead of its own")->type_name("NAME");
   setting(command->add_flag("--strict-model", options->service.strict_model, "Refuse requests that name another model"))
+      ->group(kNetwork);
+  setting(command->add_flag("--no-web-page", options->no_web_page, "Serve no page for people at / (docs/web.md)"))
       ->group(kNetwork);
   add("--max-request-mib", options->max_request_mib, "MiB of a request's body at most")->capture_default_str();
   add("--max-connections", options->server.limits.connections, "Connections at a time")->capture_default_str();

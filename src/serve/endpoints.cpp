@@ -1,6 +1,6 @@
 #include "serve/endpoints.h"
 
-#include "base/version.h"
+#include "serve/web_page.h"
 
 namespace tandem::serve {
 
@@ -10,6 +10,7 @@ void add_endpoints(Router& router, Service& service) {
   add_health_endpoints(router, service);
   add_models_endpoints(router, service);
   add_chat_endpoint(router, service);
+  add_web_page_routes(router, service.has_web_page());
 }
 
 void add_health_endpoints(Router& router, Service& service) {
@@ -22,13 +23,6 @@ void add_health_endpoints(Router& router, Service& service) {
                                 .body = dump(Json{{"status", ready ? "ok" : "loading the model"}})});
                   },
               .open = true,
-              .quick = true});
-  router.add({.method = "GET",
-              .path = "/",
-              .handler =
-                  [](HttpRequest, Reply reply) {
-                    reply.send({.content_type = "text/plain", .body = "tandem " + base::build_description() + "\n"});
-                  },
               .quick = true});
 }
 

@@ -9,7 +9,7 @@ namespace tandem::serve {
 // All of the below. The service must outlive the router.
 void add_endpoints(Router& router, Service& service);
 
-// GET /health: 200, or 503 while the model is loading. Needs no key. GET /: the server's name, for clients that probe.
+// GET /health: 200, or 503 while the model is loading. Needs no key.
 void add_health_endpoints(Router& router, Service& service);
 // GET /v1/models and /v1/models/{id}.
 void add_models_endpoints(Router& router, Service& service);

@@ -15,6 +15,7 @@ namespace tandem::serve {
 struct ServiceOptions {
   std::string model_id;       // empty: the engine's name of the model
   bool strict_model = false;  // refuse requests that name another model
+  bool web_page = true;       // serve the page for people (serve/web_page.h)
 };
 
 // Thread-safe.
@@ -31,6 +32,7 @@ class Service {
   // Throws base::Error{kUnavailable} while the model is loading.
   std::shared_ptr<engine::Engine> engine() const;
   std::string model_id() const;
+  bool has_web_page() const { return options_.web_page; }
   int64_t created() const { return created_; }  // seconds since 1970
   // 404 where the request names a model that is not served.
   std::optional<ApiError> check_model(const std::string& asked) const;

@@ -1,0 +1,68 @@
+// The live view of the server.
+import assert from "node:assert/strict";
+import { eventually } from "./steps.mjs";
+
+const metrics = (answered) => `# HELP vllm:num_requests_running Number of requests in execution.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{model_name="echo"} 2
+vllm:num_requests_waiting{model_name="echo"} 1
+vllm:kv_cache_usage_perc{model_name="echo"} 0.4375
+vllm:prefix_cache_queries_total{model_name="echo"} 400
+vllm:prefix_cache_hits_total{model_name="echo"} 100
+vllm:prompt_tokens_total{model_name="echo"} 12345
+vllm:generation_tokens_total{model_name="echo"} ${answered}
+`;
+
+const slots = (done) => [
+  { id: 0, state: "prefill", request_id: "req_1f", prompt_tokens: 8000, prompt_done: done, cached_tokens: 512,
+    completion_tokens: 0, tokens_per_second: 950.4 },
+  { id: 1, state: "decode", request_id: "<b>req_2e</b>", prompt_tokens: 40, prompt_done: 40, cached_tokens: 0,
+    completion_tokens: 231, tokens_per_second: 27.3 },
+  { id: 2, state: "idle", request_id: null, prompt_tokens: 0, prompt_done: 0, cached_tokens: 0, completion_tokens: 0,
+    tokens_per_second: 0 },
+];
+
+const figure = (page, name) => page.locator("#figures div").filter({ has: page.getByText(name, { exact: true }) }).locator("dd").innerText();
+
+export const serverCases = {
+  async ShowsRequestsSpeedsAndTheProgressOfPrompts({ servers, open, screenshot }) {
+    const page = await open(await servers.origin("echo"));
+    let polls = 0;
+    const begin = Date.now();
+    await page.route("**/metrics", (route) => {
+      polls++;
+      route.fulfill({ contentType: "text/plain", body: metrics(Math.round((Date.now() - begin) / 10)) });
+    });
+    await page.route("**/slots", (route) => route.fulfill({ json: slots(Math.min(8000, 2000 * (polls + 1))) }));
+    await page.getByRole("link", { name: "Server" }).click();
+    await eventually(() => figure(page, "Answer tokens/s"), (text) => Math.abs(Number(text) - 100) < 20, "100 tokens a second");
+    assert.equal(await figure(page, "Running"), "2");
+    assert.equal(await figure(page, "Waiting"), "1");
+    assert.equal(await figure(page, "Context in use"), "43.8 %");
+    assert.equal(await figure(page, "Prompt tokens"), "12,345");
+    assert.equal(await figure(page, "Prompts from cache"), "25.0 %");
+    assert.equal(await figure(page, "Prompt tokens/s"), "0");
+    await eventually(() => page.getByRole("listitem").first().innerText(), (text) => /6,000 of 8,000 tokens \(75 %\)/.test(text), "progress");
+    await screenshot(page, "live-view");
+    const [reading, answering] = await page.getByRole("listitem").allInnerTexts();
+    assert.match(reading, /reading the prompt[^]*512 from the cache · 950\/s/);
+    assert.match(answering, /answering[^]*<b>req_2e<\/b>[^]*40 of 40 tokens[^]*Answer: 231 tokens · 27\/s/);
+    const bar = page.getByRole("progressbar", { name: "Prompt of req_1f" });
+    assert.ok((await bar.evaluate((node) => node.value)) >= 0.75);
+
+    const before = polls;
+    await page.getByRole("link", { name: "Chat" }).click();
+    await page.waitForTimeout(1500);
+    assert.ok(polls <= before + 1, "nothing is asked for while the view is closed");
+  },
+
+  async SaysWhatTheServerDoesNotTell({ servers, open }) {
+    const page = await open(await servers.origin("echo"));
+    await page.route("**/metrics", (route) => route.fulfill({ status: 404, json: { error: { message: "there is nothing" } } }));
+    await page.route("**/slots", (route) => route.fulfill({ body: "[not json" }));
+    await page.goto(`${await servers.origin("echo")}/#server`);
+    await page.getByText("Not available: this server has no /metrics.").waitFor();
+    await page.getByText("Not available: The answer of /slots can’t be read.").waitFor();
+    assert.equal(await figure(page, "Running"), "not available");
+  },
+};
