@@ -11,14 +11,15 @@ checkpoint base numeric
 artifact base numeric checkpoint
 convert base numeric checkpoint artifact model text
 text base
+grammar base text
 synth base numeric checkpoint text
 device base
 ops base numeric device
 experts base numeric device ops artifact
 model base numeric device ops artifact experts
 context base numeric device ops artifact experts model
-engine base numeric device ops artifact experts model context text
-serve base text engine
+engine base numeric device ops artifact experts model context text grammar
+serve base text grammar engine
 '
 
 # shellcheck disable=SC2016 # the dollars are awk's
