@@ -127,6 +127,13 @@ std::vector<uint32_t> AutomatonBuilder::heights() const {
   return height;
 }
 
+std::vector<bool> AutomatonBuilder::satisfiable(std::span<const RuleId> rules) const {
+  const std::vector<uint32_t> height = heights();
+  std::vector<bool> result;
+  for (const RuleId rule : rules) result.push_back(height[rules_[rule].start] != kNever);
+  return result;
+}
+
 void AutomatonBuilder::prune(const std::vector<uint32_t>& heights) {
   for (DraftNode& node : nodes_) {
     std::erase_if(node.edges, [&](const Edge& edge) {

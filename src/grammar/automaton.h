@@ -100,6 +100,9 @@ class AutomatonBuilder {
   size_t nodes() const { return nodes_.size(); }
   const std::string& source() const { return source_; }
 
+  // Which of the rules something satisfies, as they are so far.
+  std::vector<bool> satisfiable(std::span<const RuleId> rules) const;
+
   // Takes out what can't be completed, and refuses: a root that nothing satisfies, rules that call themselves before
   // they consume a byte, and repetitions of what may be empty beyond a small number.
   Automaton finish(RuleId root, uint32_t max_depth) &&;

@@ -29,16 +29,10 @@ void Matcher::mask(std::span<uint64_t> out) {
   cache_->mask(state_, out);
 }
 
-bool Matcher::reach(std::string_view bytes, uint32_t& state) {
-  renew_cache();
-  state = state_;
-  return cache_->step(state, bytes);
-}
-
-bool Matcher::allows(int32_t token) {
+bool Matcher::allows(int32_t token) const {
   const std::string_view bytes = vocabulary_->bytes(token);
-  uint32_t state = 0;
-  return !bytes.empty() && reach(bytes, state);
+  uint32_t state = state_;
+  return !bytes.empty() && cache_->step(state, bytes);
 }
 
 bool Matcher::accept(int32_t token) {
@@ -47,8 +41,9 @@ bool Matcher::accept(int32_t token) {
 }
 
 bool Matcher::accept_bytes(std::string_view bytes) {
-  uint32_t state = 0;
-  if (!reach(bytes, state)) return false;
+  renew_cache();
+  uint32_t state = state_;
+  if (!cache_->step(state, bytes)) return false;
   enter(state);
   return true;
 }

@@ -20,7 +20,7 @@ class Matcher {
   // Bit i % 64 of word i / 64 tells whether token i may come next. REQUIRES: out.size() == vocabulary.mask_words().
   // Never empty unless must_end(), where the vocabulary has each single byte.
   void mask(std::span<uint64_t> out);
-  bool allows(int32_t token);
+  bool allows(int32_t token) const;
   // False, and nothing changes, where the token is not allowed.
   bool accept(int32_t token);
   bool accept_bytes(std::string_view bytes);
@@ -32,7 +32,6 @@ class Matcher {
 
  private:
   void renew_cache();
-  bool reach(std::string_view bytes, uint32_t& state);
   void enter(uint32_t state);
 
   std::shared_ptr<const Grammar> grammar_;

@@ -220,38 +220,34 @@ void SchemaRules::other_property(NodeId from, const SchemaFacts& facts, const st
                                  NodeId to) {
   AutomatonBuilder& builder = json_.builder();
   const NodeId colon = builder.add_node(builder.owner(from)), begin = builder.add_node(builder.owner(from));
-  builder.call(from, key(facts, names), colon);
+  const std::optional<CharDfa> allowed = other_names(facts, names);
+  builder.call(from, allowed ? string_rule(builder, *allowed, Spelling::kJson) : json_.any_string(), colon);
   json_.after_colon(builder.literal(colon, ":"), begin);
   builder.call(begin, value(SchemaReader::other_properties(facts)), to);
 }
 
-// The names that are not among `names`.
-RuleId SchemaRules::key(const SchemaFacts& facts, const std::vector<std::string>& names) {
-  AutomatonBuilder& builder = json_.builder();
-  std::optional<CharDfa> dfa = json_.strings();
-  const auto restrict_to = [&](const CharDfa& own) { dfa = dfa ? dfa->intersect(own, facts.path) : own; };
+std::optional<CharDfa> SchemaRules::other_names(const SchemaFacts& facts, const std::vector<std::string>& names) {
+  std::optional<CharDfa> result = json_.strings();
+  const auto restrict_to = [&](const CharDfa& own) { result = result ? result->intersect(own, facts.path) : own; };
   if (!facts.names.empty()) {
     const std::vector<Conjunction> ways = reader_.alternatives(facts.names);
     if (ways.size() != 1) {
       base::bad_input(facts.names.front().path, "alternatives are not supported for the names of properties");
     }
     const SchemaFacts own = reader_.facts(ways.front());
-    if (!own.types.has(JsonTypes::kString)) return builder.add_rule("no name", 0);
+    if (!own.types.has(JsonTypes::kString)) return CharDfa({});
     if (own.values) {
       std::vector<std::string> texts;
       for (const base::Json& value : listed_values(own)) {
         if (value.is_string()) texts.push_back(value.get<std::string>());
       }
       restrict_to(CharDfa::of_strings(texts));
-    } else if (std::optional<CharDfa> strings_of = strings(own, std::nullopt)) {
-      restrict_to(*strings_of);
-    } else if (!is_free(own.length)) {
-      restrict_to(CharDfa::everything().of_length(own.length.need, own.length.left, own.path));
+    } else if (!own.any_string()) {
+      restrict_to(*strings(own, CharDfa::everything().of_length(own.length.need, own.length.left, own.path)));
     }
   }
   if (!names.empty()) restrict_to(CharDfa::of_strings(names).complement());
-  if (!dfa) return json_.any_string();
-  return string_rule(builder, *dfa, Spelling::kJson);
+  return result;
 }
 
 // Nodes: before an item that must come, and behind it.

@@ -28,6 +28,8 @@ class SchemaRules {
   // Strings as patterns and, where it has none of them, not the length say; nothing: any. Throws base::Error{kBadInput}
   // where they are too many to tell apart.
   std::optional<CharDfa> strings(const SchemaFacts& facts, const std::optional<CharDfa>& within);
+  // The names of properties that may come besides `names`; nothing: any.
+  std::optional<CharDfa> other_names(const SchemaFacts& facts, const std::vector<std::string>& names);
 
  private:
   void write(RuleId rule, const Conjunction& conjunction);
@@ -36,7 +38,6 @@ class SchemaRules {
   void object(NodeId from, const SchemaFacts& facts, NodeId to);
   void property(NodeId from, const SchemaFacts& facts, const std::string& name, NodeId to);
   void other_property(NodeId from, const SchemaFacts& facts, const std::vector<std::string>& names, NodeId to);
-  RuleId key(const SchemaFacts& facts, const std::vector<std::string>& names);
   void array(NodeId from, const SchemaFacts& facts, NodeId to);
 
   JsonRules& json_;
