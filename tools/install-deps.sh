@@ -47,7 +47,7 @@ missing_of() {
 
 # Whether the package lists have it. They are empty on a fresh system.
 available() {
-  apt-cache policy "$1" | grep -qE '^ *Candidate: [^(]'
+  apt-cache policy "$1" | grep -E '^ *Candidate: [^(]' >/dev/null
 }
 
 is_optional() {

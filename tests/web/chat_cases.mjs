@@ -10,7 +10,8 @@ export const chatCases = {
     const page = await open(await servers.origin("demo"));
     const text = await (await ask(page, "Hello, who are you?")).innerText();
     assert.match(text, /\w{2}/);
-    assert.match(await answers(page).last().innerText(), /\d+ tokens · [\d,.]+\/s · first after [\d.]+ m?s · prompt \d+/);
+    const figures = await answers(page).last().locator("footer").innerText();
+    assert.match(figures, /\d+ tokens · [\d,.]+\/s · first after [\d.]+ m?s · prompt \d+/);
     await page.reload();
     assert.equal(await lastAnswer(page).innerText(), text);
   },
@@ -20,15 +21,18 @@ export const chatCases = {
     await page.evaluate(() => {
       window.seen = new Set();
       window.spoken = [];
-      new MutationObserver(() => window.seen.add(document.querySelector(".answer:last-child .content")?.innerText.length))
-        .observe(document.querySelector("#messages"), { childList: true, subtree: true, characterData: true });
-      new MutationObserver(() => window.spoken.push(document.querySelector("#announcer").textContent))
-        .observe(document.querySelector("#announcer"), { childList: true, subtree: true, characterData: true });
+      const watch = (node, take) =>
+        new MutationObserver(take).observe(node, { childList: true, subtree: true, characterData: true });
+      watch(document.querySelector("#messages"), () =>
+        window.seen.add(document.querySelector(".answer:last-child .content")?.innerText.length));
+      const announcer = document.querySelector("#announcer");
+      watch(announcer, () => window.spoken.push(announcer.textContent));
     });
     await ask(page, "slowly: one two three four five six");
     const { seen, spoken } = await page.evaluate(() => ({ seen: [...window.seen], spoken: window.spoken }));
     assert.ok(seen.length >= 5, `lengths seen: ${seen}`);
-    assert.deepEqual(spoken, ["Answer: one two three four five six"], "a screen reader hears the finished answer, once");
+    // A screen reader hears the finished answer, once.
+    assert.deepEqual(spoken, ["Answer: one two three four five six"]);
   },
 
   async StopFreesTheServer({ servers, open }) {
@@ -135,10 +139,13 @@ export const chatCases = {
     const page = await open(await servers.origin("echo"));
     await ask(page, "think: hm || yes");
     await page.getByRole("button", { name: "Settings" }).click();
-    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export" }).click()]);
+    const coming = page.waitForEvent("download");
+    await page.getByRole("button", { name: "Export" }).click();
+    const download = await coming;
     assert.match(download.suggestedFilename(), /^tandem-[\dT-]+\.json$/);
     const { messages } = JSON.parse(readFileSync(await download.path(), "utf8"));
-    assert.deepEqual(messages.map(({ role, content }) => [role, content]), [["user", "think: hm || yes"], ["assistant", "yes"]]);
+    assert.deepEqual(messages.map(({ role, content }) => [role, content]),
+      [["user", "think: hm || yes"], ["assistant", "yes"]]);
     assert.match(messages[1].reasoning_content, /hm/);
   },
 

@@ -71,7 +71,8 @@ async function runCase(name, run, servers) {
     await opened.at(-1)?.page.screenshot({ path: `${screenshots}/failed-${name}.png` }).catch(() => {});
   }
   for (const one of opened) await one.context.close();
-  console.log([...lines, `[${failure ? "  FAILED  " : "       OK "}] WebPage.${name} (${Date.now() - begin} ms)`].join("\n"));
+  lines.push(`[${failure ? "  FAILED  " : "       OK "}] WebPage.${name} (${Date.now() - begin} ms)`);
+  console.log(lines.join("\n"));
   return failure === null;
 }
 
@@ -84,7 +85,8 @@ async function work(servers) {
   for (let next = waiting.shift(); next; next = waiting.shift()) if (!(await runCase(...next, servers))) failed++;
 }
 
-const workers = Array.from({ length: Math.min(mostWorkers, cpus().length) }, () => new Servers(tandem, artifact, echoServer));
+const number = Math.min(mostWorkers, cpus().length);
+const workers = Array.from({ length: number }, () => new Servers(tandem, artifact, echoServer));
 try {
   await Promise.all(workers.map(work));
 } finally {

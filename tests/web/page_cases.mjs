@@ -104,7 +104,8 @@ export const pageCases = {
     await openSettings(desktop);
     await screenshot(desktop, "desktop-settings");
 
-    const phone = await open(origin, { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 });
+    const phone = await open(origin,
+      { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 });
     await expectNoSidewaysScroll(phone, "empty");
     await converse(phone);
     await ask(phone, `${"unbroken".repeat(30)} \`${"code".repeat(40)}\` https://example.org/${"long/".repeat(40)}`);
@@ -147,7 +148,8 @@ export const pageCases = {
   async NamesItsControls({ servers, open }) {
     const page = await open(await servers.origin("echo"));
     await converse(page);
-    for (const name of ["New chat", "Settings", "Send", "Edit your message", "Copy answer", "Copy python", "Answer again"]) {
+    const names = ["New chat", "Settings", "Send", "Edit your message", "Copy answer", "Copy python", "Answer again"];
+    for (const name of names) {
       assert.ok(await page.getByRole("button", { name }).last().isVisible(), name);
     }
     for (const role of ["banner", "navigation", "main"]) assert.equal(await page.getByRole(role).count(), 1, role);
@@ -169,8 +171,9 @@ export const pageCases = {
     await keyboard.press("Shift+Enter");
     await keyboard.type("second line");
     await keyboard.press("Enter");
-    await eventually(() => lastAnswer(page).innerText().catch(() => ""), (text) => text === "first line\nsecond line", "answer");
+    await lastAnswer(page).getByText("second line").waitFor();
     await settled(page);
+    assert.equal(await lastAnswer(page).innerText(), "first line\nsecond line");
     assert.equal(await focused(), "Your message");
 
     await keyboard.insertText(`slowly: ${"word ".repeat(300)}`);

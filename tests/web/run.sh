@@ -17,7 +17,10 @@ command -v node >/dev/null || skip "Node.js 18 or newer (node was not found)"
 command -v npm >/dev/null || skip "npm (it was not found)"
 major=$(node -p 'process.versions.node.split(".")[0]')
 [ "$major" -ge 18 ] || skip "Node.js 18 or newer (found $(node --version))"
-browser=${TANDEM_CHROMIUM:-$(command -v chromium || command -v google-chrome-stable || command -v google-chrome || true)}
+browser=${TANDEM_CHROMIUM:-}
+for name in chromium google-chrome-stable google-chrome; do
+  browser=${browser:-$(command -v "$name" || true)}
+done
 [ -n "$browser" ] || skip "Chromium (it was not found)"
 
 # Installed once, and again where a pinned version changes.
@@ -35,4 +38,5 @@ mkdir -p "$work_dir/scripts" "$work_dir/screenshots"
 cp "$source_dir"/tests/web/*.mjs "$work_dir/scripts/"
 "$tandem" convert "$source_dir/models/demo-flash" -o "$work_dir/demo.tandem" >"$work_dir/convert.log" 2>&1 ||
   { cat "$work_dir/convert.log" && exit 1; }
-exec node "$work_dir/scripts/main.mjs" "$browser" "$tandem" "$work_dir/demo.tandem" "$echo_server" "$work_dir/screenshots"
+exec node "$work_dir/scripts/main.mjs" "$browser" "$tandem" "$work_dir/demo.tandem" "$echo_server" \
+  "$work_dir/screenshots"

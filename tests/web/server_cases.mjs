@@ -22,7 +22,10 @@ const slots = (done) => [
     tokens_per_second: 0 },
 ];
 
-const figure = (page, name) => page.locator("#figures div").filter({ has: page.getByText(name, { exact: true }) }).locator("dd").innerText();
+const figure = async (page, name) => {
+  const place = page.locator("#figures div").filter({ has: page.getByText(name, { exact: true }) });
+  return (await place.locator("dd").innerText()).trim();
+};
 
 export const serverCases = {
   async ShowsRequestsSpeedsAndTheProgressOfPrompts({ servers, open, screenshot }) {
@@ -35,14 +38,15 @@ export const serverCases = {
     });
     await page.route("**/slots", (route) => route.fulfill({ json: slots(Math.min(8000, 2000 * (polls + 1))) }));
     await page.getByRole("link", { name: "Server" }).click();
-    await eventually(() => figure(page, "Answer tokens/s"), (text) => Math.abs(Number(text) - 100) < 20, "100 tokens a second");
+    const speed = () => figure(page, "Answer tokens/s");
+    await eventually(speed, (text) => Math.abs(Number(text) - 100) < 20, "100 tokens a second");
     assert.equal(await figure(page, "Running"), "2");
     assert.equal(await figure(page, "Waiting"), "1");
     assert.equal(await figure(page, "Context in use"), "43.8 %");
     assert.equal(await figure(page, "Prompt tokens"), "12,345");
     assert.equal(await figure(page, "Prompts from cache"), "25.0 %");
     assert.equal(await figure(page, "Prompt tokens/s"), "0");
-    await eventually(() => page.getByRole("listitem").first().innerText(), (text) => /6,000 of 8,000 tokens \(75 %\)/.test(text), "progress");
+    await page.getByRole("listitem").first().getByText("6,000 of 8,000 tokens (75 %)").waitFor();
     await screenshot(page, "live-view");
     const [reading, answering] = await page.getByRole("listitem").allInnerTexts();
     assert.match(reading, /reading the prompt[^]*512 from the cache · 950\/s/);
@@ -58,7 +62,7 @@ export const serverCases = {
 
   async SaysWhatTheServerDoesNotTell({ servers, open }) {
     const page = await open(await servers.origin("echo"));
-    await page.route("**/metrics", (route) => route.fulfill({ status: 404, json: { error: { message: "there is nothing" } } }));
+    await page.route("**/metrics", (route) => route.fulfill({ status: 404, json: { error: { message: "nothing" } } }));
     await page.route("**/slots", (route) => route.fulfill({ body: "[not json" }));
     await page.goto(`${await servers.origin("echo")}/#server`);
     await page.getByText("Not available: this server has no /metrics.").waitFor();

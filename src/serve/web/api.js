@@ -92,6 +92,7 @@ export async function streamChat(body, signal, take) {
   };
   const abort = () => silence.abort();
   signal.addEventListener("abort", abort);
+  let complete = false;
   try {
     alive();
     const response = await request("/v1/chat/completions", {
@@ -101,7 +102,8 @@ export async function streamChat(body, signal, take) {
       signal: silence.signal,
     });
     for await (const data of eventData(response.body, alive)) {
-      if (data === "[DONE]") return;
+      complete = data === "[DONE]";
+      if (complete) return;
       takeChunk(data, take);
     }
     throw lost();
@@ -111,7 +113,7 @@ export async function streamChat(body, signal, take) {
   } finally {
     clearTimeout(timer);
     signal.removeEventListener("abort", abort);
-    silence.abort();  // ends a request whose answer is not read to its end
+    if (!complete) silence.abort();
   }
 }
 

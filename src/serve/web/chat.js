@@ -23,7 +23,8 @@ export class Chat {
   #pinned = true;  // the end of the page is in sight and stays there
   #options;
 
-  // `options`: request(): what a request has beside its messages; unauthorized(retry): asks for a key; status(text, undo?).
+  // `options`: request(): what a request has beside its messages; unauthorized(retry): asks for a key; status(text):
+  // shows a line.
   constructor(options) {
     this.#options = options;
     const kept = load("conversation");
@@ -253,7 +254,9 @@ export class Chat {
 
   #questionView(message, actions) {
     const buttons = [copyButton("Copy your message", () => message.content)];
-    if (actions === "edit") buttons.push(button("Edit", () => this.#edit(), { class: "small", "aria-label": "Edit your message" }));
+    if (actions === "edit") {
+      buttons.push(button("Edit", () => this.#edit(), { class: "small", "aria-label": "Edit your message" }));
+    }
     const node = element("article", { class: "question", "aria-label": "You" },
       element("div", { class: "bubble" }, message.content), element("footer", {}, ...buttons));
     return { node, draw() {} };

@@ -29,16 +29,18 @@ function hideStatus() {
 }
 
 // Shows the model's name, or why there is none yet.
+let modelTimer;
 async function showModel() {
+  clearTimeout(modelTimer);
   const line = byId("model");
   try {
     const [model] = (await getJson("/v1/models")).data;
     line.textContent = model.id;
     document.title = `${model.id} · Tandem`;
   } catch (error) {
-    line.textContent = error.status === 503 ? "loading the model …" : error.status === 401 ? "needs a key" : "not reachable";
+    line.textContent = { 401: "needs a key", 503: "loading the model …" }[error.status] ?? "not reachable";
     if (error.status === 401) askForKey(keyChanged);
-    else setTimeout(showModel, loadingRetryMilliseconds);
+    else modelTimer = setTimeout(showModel, loadingRetryMilliseconds);
   }
 }
 

@@ -103,12 +103,13 @@ const render = {
     return element(`h${Math.min(signs.length + 2, 6)}`, {}, ...inline(withoutClosingSigns(text.trim())));
   },
   fence(lines) {
-    const [, before, mark, info] = fenceOpening.exec(lines[0]);
-    const last = lines.at(-1).trim();
-    const closed = lines.length > 1 && last.length >= mark.length && last === mark[0].repeat(last.length);
-    const indentation = new RegExp(`^ {0,${before.length}}`);
-    const body = lines.slice(1, closed ? -1 : undefined).map((line) => line.replace(indentation, ""));
-    return codeBlock(body.join("\n"), info.trim().split(/\s/)[0]);
+    const [, , , info] = fenceOpening.exec(lines[0]);
+    const name = info.trim().split(/\s/)[0] || "code";
+    const code = element("code", {}, fenced(lines));
+    return element("div", { class: "code" },
+      element("div", { class: "code-head" },
+        element("span", {}, name), copyButton(`Copy ${name}`, () => code.textContent)),
+      element("pre", { tabindex: "0", role: "group", "aria-label": name }, code));
   },
   quote: (lines, depth) =>
     element("blockquote", {}, ...renderLines(lines.map((line) => line.replace(quote, "")), depth + 1)),
@@ -164,11 +165,13 @@ function cells(line) {
   return inner.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 
-export function codeBlock(text, language) {
-  const name = language || "code";
-  return element("div", { class: "code" },
-    element("div", { class: "code-head" }, element("span", {}, name), copyButton(`Copy ${name}`, () => text)),
-    element("pre", { tabindex: "0", role: "group", "aria-label": name }, element("code", {}, text)));
+// The code between the fences, of which the closing one may not have come yet.
+function fenced(lines) {
+  const [, before, mark] = fenceOpening.exec(lines[0]);
+  const last = lines.at(-1).trim();
+  const closed = lines.length > 1 && last.length >= mark.length && last === mark[0].repeat(last.length);
+  const indentation = new RegExp(`^ {0,${before.length}}`);
+  return lines.slice(1, closed ? -1 : undefined).map((line) => line.replace(indentation, "")).join("\n");
 }
 
 function renderBlock({ kind, begin, end }, lines, depth) {
@@ -196,8 +199,16 @@ export class MarkdownView {
     const sources = blocks.map((block) => lines.slice(block.begin, block.end).join("\n"));
     let same = 0;
     while (same < sources.length && sources[same] === this.#shown[same]) same++;
+    if (this.#growCode(blocks[same], lines, this.#shown[same], this.#node.childNodes[same])) same++;
     while (this.#node.childNodes.length > same) this.#node.lastChild.remove();
     this.#node.append(...blocks.slice(same).map((block) => renderBlock(block, lines, 0)));
     this.#shown = sources;
+  }
+
+  // Code that has grown keeps its node, and with it the focus and how far it was scrolled.
+  #growCode(block, lines, shown, node) {
+    if (block?.kind !== "fence" || shown?.split("\n", 1)[0] !== lines[block.begin]) return false;
+    node.querySelector("code").textContent = fenced(lines.slice(block.begin, block.end));
+    return true;
   }
 }

@@ -5,7 +5,8 @@ import { byId, element } from "./dom.js";
 
 const everyMilliseconds = 1000;
 const patienceMilliseconds = 5000;
-const averagedSeconds = 3;
+const averagedSamples = 3;
+const drawnSamples = 60;
 const missing = "not available";
 
 const states = { idle: "idle", prefill: "reading the prompt", decode: "answering" };
@@ -22,14 +23,14 @@ export function parseMetrics(text) {
   return values;
 }
 
-// The figures that are shown: [name, text of the samples]. A sample is {time, values}.
+// The figures that are shown: [name, text of a sample, drawn over time]. A sample is {time, values}.
 const figures = [
   ["Running", (now) => whole(now, "vllm:num_requests_running")],
   ["Waiting", (now) => whole(now, "vllm:num_requests_waiting")],
-  ["Prompt tokens/s", (now, before) => perSecond(now, before, "vllm:prompt_tokens_total")],
-  ["Answer tokens/s", (now, before) => perSecond(now, before, "vllm:generation_tokens_total")],
   ["Context in use", (now) => percent(now, "vllm:kv_cache_usage_perc")],
   ["Prompts from cache", (now) => share(now, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")],
+  ["Prompt tokens/s", (now, before) => perSecond(now, before, "vllm:prompt_tokens_total"), true],
+  ["Answer tokens/s", (now, before) => perSecond(now, before, "vllm:generation_tokens_total"), true],
   ["Prompt tokens", (now) => whole(now, "vllm:prompt_tokens_total")],
   ["Answer tokens", (now) => whole(now, "vllm:generation_tokens_total")],
 ];
@@ -57,6 +58,42 @@ function perSecond(now, before, name) {
   return grown < 0 ? "…" : rate((1000 * grown) / (now.time - before.time));
 }
 
+// A figure's place on the page, with a line of the last minute where it is drawn.
+class Figure {
+  #value = element("dd", {}, "…");
+  #line = null;
+  #drawn = [];
+
+  constructor(list, name, drawn) {
+    const place = element("div", {}, element("dt", {}, name), this.#value);
+    if (drawn) {
+      const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      this.#line = document.createElementNS(picture.namespaceURI, "polyline");
+      picture.setAttribute("viewBox", `0 0 ${drawnSamples - 1} 20`);
+      picture.setAttribute("preserveAspectRatio", "none");
+      picture.append(this.#line);
+      // The figure above says what the line ends in.
+      this.#value.append(element("span", {}), element("span", { class: "line", "aria-hidden": "true" }, picture));
+    }
+    list.append(place);
+  }
+
+  show(text) {
+    if (this.#line === null) {
+      this.#value.textContent = text;
+      return;
+    }
+    this.#value.firstChild.textContent = text;
+    const number = Number(text.replaceAll(",", ""));
+    this.#drawn.push(Number.isFinite(number) ? number : 0);
+    if (this.#drawn.length > drawnSamples) this.#drawn.shift();
+    const most = Math.max(1, ...this.#drawn);
+    const begin = drawnSamples - this.#drawn.length;
+    const points = this.#drawn.map((value, i) => `${begin + i},${(19 - (18 * value) / most).toFixed(1)}`);
+    this.#line.setAttribute("points", points.join(" "));
+  }
+}
+
 export class ServerView {
   #options;
   #timer = null;
@@ -67,11 +104,7 @@ export class ServerView {
   // `options`: unauthorized(retry) asks for a key.
   constructor(options) {
     this.#options = options;
-    this.#figures = figures.map(([name]) => {
-      const value = element("dd", {}, "…");
-      byId("figures").append(element("div", {}, element("dt", {}, name), value));
-      return value;
-    });
+    this.#figures = figures.map(([name, , drawn]) => new Figure(byId("figures"), name, drawn));
   }
 
   // Starts or ends the polling.
@@ -105,25 +138,26 @@ export class ServerView {
   }
 
   #showMetrics({ value, reason }) {
-    byId("server-note").textContent = reason ? explain(reason, "/metrics") : "Read each second while this view is open.";
+    byId("server-note").textContent = reason
+      ? explain(reason, "/metrics")
+      : "Read anew each second, while this view is open.";
     if (reason) {
       this.#samples = [];
-      for (const node of this.#figures) node.textContent = missing;
+      for (const figure of this.#figures) figure.show(missing);
       return;
     }
     const now = { time: performance.now(), values: parseMetrics(value) };
     const before = this.#samples[0];
-    figures.forEach(([, text], i) => (this.#figures[i].textContent = text(now, before)));
+    figures.forEach(([, text], i) => this.#figures[i].show(text(now, before)));
     this.#samples.push(now);
-    while (this.#samples.length > averagedSeconds) this.#samples.shift();
+    if (this.#samples.length > averagedSamples) this.#samples.shift();
   }
 
   #showSlots({ value, reason }) {
     const slots = Array.isArray(value) ? value : [];
     const busy = slots.filter((slot) => slot.state !== "idle");
-    byId("slots-note").textContent = reason
-      ? explain(reason, "/slots")
-      : busy.length === 0 ? `None. ${count(slots.length)} ${slots.length === 1 ? "place is" : "places are"} free.` : "";
+    const free = `None. ${count(slots.length)} ${slots.length === 1 ? "place is" : "places are"} free.`;
+    byId("slots-note").textContent = reason ? explain(reason, "/slots") : busy.length === 0 ? free : "";
     const list = byId("slots");
     const nodes = new Map([...list.children].map((node) => [node.dataset.request, node]));
     list.replaceChildren(...busy.map((slot) => {
@@ -139,7 +173,8 @@ const requestOf = (slot) => String(slot.request_id ?? slot.id);
 function slotNode(request) {
   const bar = element("progress", { max: "1", "aria-label": `Prompt of ${request}` });
   return element("li", { "data-request": request },
-    element("div", { class: "slot-head" }, element("strong", { class: "state" }), element("span", { class: "quiet" }, request)),
+    element("div", { class: "slot-head" },
+      element("strong", { class: "state" }), element("span", { class: "quiet" }, request)),
     bar, element("p", { class: "prompt" }), element("p", { class: "answered" }));
 }
 

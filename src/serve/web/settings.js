@@ -52,7 +52,8 @@ export function setUpSettings({ keyChanged, exportChat, forget }) {
     dialog.showModal();
   });
   byId("settings-form").addEventListener("input", (event) => {
-    if (event.target.id === "key" || event.target.id === "keep-key") setApiKey(byId("key").value, byId("keep-key").checked);
+    const ofKey = event.target.id === "key" || event.target.id === "keep-key";
+    if (ofKey) setApiKey(byId("key").value, byId("keep-key").checked);
     else keep();
   });
   byId("settings-form").addEventListener("submit", (event) => {
