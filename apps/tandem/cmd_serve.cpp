@@ -13,9 +13,9 @@
 #include "base/log.h"
 #include "commands.h"
 #include "options.h"
-#include "serve/auth.h"
 #include "serve/endpoints.h"
-#include "serve/http_server.h"
+#include "serve/http/auth.h"
+#include "serve/http/http_server.h"
 
 namespace tandem::app {
 namespace {
@@ -32,8 +32,26 @@ struct ServeOptions {
   int64_t port = 8080;
   int64_t max_request_mib = 64;
   bool no_web_page = false;
+  int64_t request_log_mib = 16;
+  std::vector<std::string> guards_off;
   bool json = false;
 };
+
+engine::Guards read_guards(const std::vector<std::string>& off) {
+  engine::Guards guards;
+  for (const std::string& name : off) {
+    if (name == "empty-answer") {
+      guards.empty_answer = false;
+    } else if (name == "open-thinking") {
+      guards.open_thinking = false;
+    } else if (name == "repeat") {
+      guards.repeat = false;
+    } else {
+      base::bad_input("--guards-off", "{} is none of empty-answer, open-thinking, repeat", name);
+    }
+  }
+  return guards;
+}
 
 void check(ServeOptions& options) {
   // The rest of loading fails later, but this mistake is common and need not open a port.
@@ -47,6 +65,11 @@ void check(ServeOptions& options) {
   if (options.server.limits.connections < 1) {
     base::bad_input("--max-connections", "{} is below 1", options.server.limits.connections);
   }
+  if (options.request_log_mib < 1 || options.request_log_mib > kMostRequestMib) {
+    base::bad_input("--request-log-mib", "{} is outside [1, {}]", options.request_log_mib, kMostRequestMib);
+  }
+  options.server.request_log.file_bytes = static_cast<size_t>(options.request_log_mib) << 20;
+  options.engine.guards = read_guards(options.guards_off);
   options.server.port = static_cast<uint16_t>(options.port);
   serve::ServerLimits& limits = options.server.limits;
   limits.body_bytes = static_cast<size_t>(options.max_request_mib) << 20;
@@ -152,6 +175,19 @@ void add_serve(CLI::App& app) {
       ->group(kNetwork);
   setting(command->add_flag("--no-web-page", options->no_web_page, "Serve no page for people at / (docs/web.md)"))
       ->group(kNetwork);
+  setting(command->add_flag("--strict-images", options->service.strict_images,
+                            "Refuse pictures instead of telling the model that there was one"))
+      ->group(kNetwork);
+  add("--guards-off", options->guards_off,
+      "Guards to switch off: empty-answer, open-thinking, repeat (docs/sampling.md)")
+      ->type_name("NAME")
+      ->expected(1)
+      ->take_all()
+      ->delimiter(',');
+  add("--request-log", options->server.request_log.file, "A file that gets one JSON line a request, without any text")
+      ->type_name("FILE");
+  add("--request-log-mib", options->request_log_mib, "MiB of a request log before a new one begins; 4 are kept")
+      ->capture_default_str();
   add("--max-request-mib", options->max_request_mib, "MiB of a request's body at most")->capture_default_str();
   add("--max-connections", options->server.limits.connections, "Connections at a time")->capture_default_str();
   per_call(command->add_flag("--json", options->json, "Print the address as one JSON object"));

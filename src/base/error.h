@@ -15,6 +15,7 @@ namespace tandem::base {
 enum class ErrorKind {
   kBadInput,     // the caller's file, request or option is wrong: exit code 2, HTTP 400
   kUnavailable,  // the machine lacks what is needed now (memory, disk, a device, a port): exit code 2, HTTP 503
+  kOverloaded,   // there is more to do than may wait, trying again later helps: exit code 2, HTTP 429
   kCancelled,    // the caller went away or asked to stop
   kInternal,     // a fault of Tandem itself: exit code 3, HTTP 500
 };

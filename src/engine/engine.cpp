@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -60,25 +61,31 @@ void check_parts(const EngineOptions& options, const EngineParts& parts) {
 
 PromptTooLong::PromptTooLong(int64_t prompt_tokens, int64_t max_context)
     : base::Error(base::ErrorKind::kBadInput, "",
-                  fmt::format("prompt is {} tokens, the context holds {} with the answer", prompt_tokens, max_context)),
+                  fmt::format("prompt is too long: {} tokens > {} maximum", prompt_tokens, max_context - 1)),
       prompt_tokens_(prompt_tokens),
       max_context_(max_context) {}
 
 struct Engine::Impl {
+  using Clock = std::chrono::steady_clock;
+
   Impl(EngineParts the_parts, EngineOptions the_options);
   ~Impl();
 
   GenerationPlan plan(Request request, UpdateSink sink);
+  Steering::Options steering(const Request& request, bool thinking) const;
+  void check_biases(const std::vector<LogitBias>& biases) const;
   std::vector<int32_t> render(const Request& request) const;
 
   void loop();
   bool admit();  // false: the engine is being destroyed
   void step_all();
+  void note_step(Generation& generation, int64_t drawn);
 
   EngineOptions options;
   EngineParts parts;
   GenerationDefaults defaults;
   std::vector<int32_t> ends;
+  std::shared_ptr<const grammar::Vocabulary> vocabulary;
 
   mutable std::mutex mutex;
   std::condition_variable wake;
@@ -87,6 +94,8 @@ struct Engine::Impl {
   std::deque<GenerationPtr> queue;
   std::unordered_map<uint64_t, GenerationPtr> live;  // queued or running
   EngineStatus totals;
+  std::unordered_map<uint64_t, RunningRequest> progress;  // of the running requests
+  Clock::time_point last_step = Clock::now();
 
   // Of the step thread alone.
   std::vector<GenerationPtr> running;
@@ -101,6 +110,8 @@ Engine::Impl::Impl(EngineParts the_parts, EngineOptions the_options)
   const std::string source = parts.model_name + ": generation_config.json";
   defaults = GenerationDefaults::from_json(parts.generation_config, source);
   ends = end_tokens(defaults, parts.tokenizer, source);
+  vocabulary = std::make_shared<const grammar::Vocabulary>(parts.tokenizer);
+  totals.kv_capacity = parts.model->capacity_tokens();
   totals.max_context = options.max_context;
   totals.max_concurrency = options.max_concurrency;
   totals.max_queue = options.max_queue;
@@ -150,11 +161,43 @@ GenerationPlan Engine::Impl::plan(Request request, UpdateSink sink) {
                  .starts_in_reasoning = thinking,
                  .raw = request.raw,
                  .stop = std::move(request.stop)};
-  if (!request.ignore_end_tokens) plan.end_tokens = ends;
+  check_biases(plan.sampling.logit_bias);
+  plan.steering = steering(request, thinking);
+  if (request.top_logprobs && (*request.top_logprobs < 0 || *request.top_logprobs > kMostTopLogprobs)) {
+    base::bad_input("top_logprobs", "{} is outside [0, {}]", *request.top_logprobs, kMostTopLogprobs);
+  }
+  plan.top_logprobs = request.top_logprobs;
+  plan.progress = request.progress;
   plan.prefill_chunk = options.prefill_chunk;
   plan.sink = std::move(sink);
   plan.id = next_id++;
   return plan;
+}
+
+Steering::Options Engine::Impl::steering(const Request& request, bool thinking) const {
+  if (request.max_reasoning_tokens && *request.max_reasoning_tokens < 0) {
+    base::bad_input("max_reasoning_tokens", "{} is negative", *request.max_reasoning_tokens);
+  }
+  if (request.min_tokens < 0) base::bad_input("min_tokens", "{} is negative", request.min_tokens);
+  Steering::Options out{.grammar = request.grammar,
+                        .vocabulary = vocabulary,
+                        .max_reasoning_tokens = request.max_reasoning_tokens,
+                        .min_tokens = request.min_tokens,
+                        .guards = options.guards,
+                        .starts_in_reasoning = thinking && !request.raw};
+  if (request.ignore_end_tokens) {
+    out.guards.repeat = false;  // measurements run to max_tokens
+  } else {
+    out.end_tokens = ends;
+  }
+  return out;
+}
+
+void Engine::Impl::check_biases(const std::vector<LogitBias>& biases) const {
+  for (const LogitBias& bias : biases) {
+    if (bias.token >= 0 && bias.token < parts.tokenizer.size()) continue;
+    base::bad_input("logit_bias", "token id {} is outside [0, {})", bias.token, parts.tokenizer.size());
+  }
 }
 
 // Waits for work, ends what was cancelled while it waited, and starts what fits.
@@ -179,6 +222,7 @@ bool Engine::Impl::admit() {
       queue.pop_front();
     }
     totals.running = static_cast<int>(running.size());
+    totals.kv_reserved = reserved_tokens;
   }
   for (const auto& generation : cancelled) generation->end_cancelled();
   return true;
@@ -195,16 +239,34 @@ void Engine::Impl::step_all() {
       if (!generation->started()) generation->start(*parts.model);
       generation->step();
     });
-    const std::lock_guard lock(mutex);
-    totals.completion_tokens += generation->outcome().completion_tokens - drawn;
-    if (!generation->ended()) continue;
-    totals.prompt_tokens += generation->outcome().prompt_tokens;
-    live.erase(generation->id());
-    reserved_tokens -= pages_of(*generation);
+    note_step(*generation, drawn);
   }
   std::erase_if(running, [](const GenerationPtr& generation) { return generation->ended(); });
   const std::lock_guard lock(mutex);
   totals.running = static_cast<int>(running.size());
+}
+
+// Keeps the books after a step that found `drawn` tokens of the answer.
+void Engine::Impl::note_step(Generation& generation, int64_t drawn) {
+  const Outcome& outcome = generation.outcome();
+  const std::lock_guard lock(mutex);
+  last_step = Clock::now();
+  totals.completion_tokens += outcome.completion_tokens - drawn;
+  if (!generation.ended()) {
+    progress[generation.id()] = {.id = generation.id(),
+                                 .prompt_tokens = outcome.prompt_tokens,
+                                 .prompt_done = generation.prompt_done(),
+                                 .cached_tokens = outcome.cached_tokens,
+                                 .completion_tokens = outcome.completion_tokens,
+                                 .seconds = generation.seconds_since_start(),
+                                 .decode_seconds = generation.seconds_of_decode()};
+    return;
+  }
+  totals.prompt_tokens += outcome.prompt_tokens;
+  progress.erase(generation.id());
+  live.erase(generation.id());
+  reserved_tokens -= pages_of(generation);
+  totals.kv_reserved = reserved_tokens;
 }
 
 void Engine::Impl::loop() {
@@ -227,8 +289,10 @@ Engine::RequestId Engine::submit(Request request, UpdateSink sink) {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->stopping) base::unavailable("", "the engine is shutting down");
     if (impl_->queue.size() >= static_cast<size_t>(impl_->options.max_queue)) {
-      base::unavailable("", "{} requests are waiting already, no more are taken", impl_->queue.size());
+      throw base::Error(base::ErrorKind::kOverloaded, "",
+                        fmt::format("{} requests are waiting already, no more are taken", impl_->queue.size()));
     }
+    if (impl_->live.empty()) impl_->last_step = Impl::Clock::now();
     impl_->queue.push_back(generation);
     impl_->live.emplace(generation->id(), generation);
   }
@@ -245,6 +309,11 @@ EngineStatus Engine::status() const {
   const std::lock_guard lock(impl_->mutex);
   EngineStatus status = impl_->totals;
   status.waiting = static_cast<int>(impl_->queue.size());
+  for (const auto& [id, request] : impl_->progress) status.requests.push_back(request);
+  std::sort(status.requests.begin(), status.requests.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  if (!impl_->live.empty()) {
+    status.seconds_without_step = std::chrono::duration<double>(Impl::Clock::now() - impl_->last_step).count();
+  }
   return status;
 }
 
@@ -258,6 +327,14 @@ const model::Config& Engine::config() const {
 
 const text::Tokenizer& Engine::tokenizer() const {
   return impl_->parts.tokenizer;
+}
+
+const std::optional<text::ChatTemplate>& Engine::chat_template() const {
+  return impl_->parts.chat_template;
+}
+
+std::shared_ptr<const grammar::Vocabulary> Engine::vocabulary() const {
+  return impl_->vocabulary;
 }
 
 std::vector<int32_t> Engine::render(const Request& request) const {

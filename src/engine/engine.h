@@ -13,6 +13,7 @@
 
 #include "engine/request.h"
 #include "engine/text_model.h"
+#include "grammar/vocabulary.h"
 #include "model/model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -30,6 +31,7 @@ struct EngineOptions {
   int64_t prefill_chunk = 512;  // tokens, a multiple of 64; chunks end at its multiples
   int max_concurrency = 2;      // requests that take turns
   int max_queue = 64;           // requests that may wait
+  Guards guards;
 };
 
 // The parts of an engine, for tests and for models that do not come from an artifact.
@@ -42,6 +44,17 @@ struct EngineParts {
   std::unique_ptr<TextModel> model;
 };
 
+// A request that has its turn.
+struct RunningRequest {
+  uint64_t id = 0;
+  int64_t prompt_tokens = 0;
+  int64_t prompt_done = 0;  // of them, read
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;
+  double seconds = 0;         // since its first step
+  double decode_seconds = 0;  // since the end of its prompt
+};
+
 struct EngineStatus {
   int running = 0;
   int waiting = 0;
@@ -51,9 +64,15 @@ struct EngineStatus {
   // Totals since start: read from prompts, drawn for answers.
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t kv_capacity = 0;  // tokens
+  int64_t kv_reserved = 0;  // tokens that the running requests may come to hold
+  // Since a step ended or work came to an idle engine; 0 where there is no work.
+  double seconds_without_step = 0;
+  std::vector<RunningRequest> requests{};
 };
 
-// A prompt that leaves no room for an answer: "prompt is 9000 tokens, the context holds 8192 with the answer".
+// A prompt that leaves no room for an answer: "prompt is too long: 9000 tokens > 8191 maximum". Clients look for these
+// words; the maximum leaves room for one token of the answer.
 class PromptTooLong : public base::Error {
  public:
   PromptTooLong(int64_t prompt_tokens, int64_t max_context);
@@ -75,7 +94,7 @@ class Engine {
 
   using RequestId = uint64_t;
   // Checks and tokenises the request in the caller's thread and queues it. Throws base::Error: kBadInput for a request
-  // that cannot be served (its source names the field, its message the figures), kUnavailable where the queue is full.
+  // that cannot be served (its source names the field, its message the figures), kOverloaded where the queue is full.
   // The sink may be called before submit returns.
   RequestId submit(Request request, UpdateSink sink);
   // Ends the request within one step, also while it waits; its sink gets an outcome of kCancelled. Unknown ids are
@@ -86,6 +105,8 @@ class Engine {
   const std::string& model_name() const;
   const model::Config& config() const;
   const text::Tokenizer& tokenizer() const;
+  const std::optional<text::ChatTemplate>& chat_template() const;
+  std::shared_ptr<const grammar::Vocabulary> vocabulary() const;
   // Tokens of the prompt that this request would have.
   std::vector<int32_t> render(const Request& request) const;
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/logprobs.h"
 
 namespace tandem::engine {
 namespace {
@@ -19,12 +20,29 @@ double seconds(Clock::time_point from, Clock::time_point to) {
 }  // namespace
 
 Generation::Generation(GenerationPlan plan, const text::Tokenizer& tokenizer)
-    : plan_(std::move(plan)), answer_(tokenizer, std::move(plan_.answer)), sampler_(plan_.sampling, tokenizer.size()) {
+    : plan_(std::move(plan)),
+      tokenizer_(tokenizer),
+      answer_(tokenizer, std::move(plan_.answer)),
+      sampler_(plan_.sampling, tokenizer.size()),
+      steering_(std::move(plan_.steering), tokenizer) {
   outcome_.prompt_tokens = static_cast<int64_t>(plan_.prompt.size());
+  sampler_.accept_prompt(plan_.prompt);
 }
 
 int64_t Generation::most_tokens() const {
   return outcome_.prompt_tokens + plan_.max_tokens;
+}
+
+int64_t Generation::prompt_done() const {
+  return sequence_ == nullptr ? 0 : std::min(sequence_->length(), outcome_.prompt_tokens);
+}
+
+double Generation::seconds_since_start() const {
+  return started() ? seconds(started_, Clock::now()) : 0;
+}
+
+double Generation::seconds_of_decode() const {
+  return prefilled_ == Clock::time_point{} ? 0 : seconds(prefilled_, Clock::now());
 }
 
 void Generation::start(TextModel& model) {
@@ -52,44 +70,66 @@ void Generation::prefill() {
   sequence_->prefetch(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(ahead - begin)));
   sequence_->forward(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
                      last && plan_.max_tokens > 0 ? &logits_ : nullptr);
-  if (!last) return;
+  Update update;
+  if (plan_.progress) {
+    update.progress = {.done = end,
+                       .total = outcome_.prompt_tokens,
+                       .cached = outcome_.cached_tokens,
+                       .seconds = seconds_since_start()};
+  }
+  deliver(std::move(update));
+  if (!last || ended_) return;
   prefilled_ = Clock::now();
   if (plan_.max_tokens == 0) {
-    finish(FinishReason::kLength, {});
+    finish(FinishReason::kLength);
   } else {
     draw();
   }
 }
 
 void Generation::draw() {
-  const int32_t token = sampler_.draw(logits_, outcome_.completion_tokens);
-  sampler_.accept(token);
+  const std::optional<int32_t> token = steering_.next(sampler_, logits_);
   ++outcome_.completion_tokens;
-  if (std::binary_search(plan_.end_tokens.begin(), plan_.end_tokens.end(), token)) {
-    finish(FinishReason::kStop, {});
-    return;
+  if (token) {
+    take(*token);
+  } else {
+    finish(FinishReason::kStop);
   }
+}
+
+void Generation::take(int32_t token) {
+  sampler_.accept(token);
   if (outcome_.completion_tokens < plan_.max_tokens) sequence_->prefetch({&token, 1});
   outcome_.token_ids.push_back(token);
-  if (answer_.in_reasoning()) ++outcome_.reasoning_tokens;
-  auto events = answer_.push(token);
+  const bool reasoning = answer_.in_reasoning();
+  Update update{.events = answer_.push(token)};
+  steering_.accept(token, reasoning, answer_.in_reasoning());
+  outcome_.reasoning_tokens = steering_.reasoning_tokens();
+  if (plan_.top_logprobs) {
+    const size_t tokens = std::min(logits_.size(), static_cast<size_t>(tokenizer_.size()));
+    update.logprobs = step_logprobs(std::span(logits_).first(tokens), token, *plan_.top_logprobs);
+    update.logprobs->reasoning = reasoning;
+  }
   if (answer_.stop_string()) {
-    finish(FinishReason::kStop, std::move(events));
+    finish(FinishReason::kStop, std::move(update));
   } else if (outcome_.completion_tokens == plan_.max_tokens) {
-    finish(FinishReason::kLength, std::move(events));
+    finish(FinishReason::kLength, std::move(update));
+  } else if (steering_.repeats()) {
+    finish(FinishReason::kRepeat, std::move(update));
   } else {
-    deliver(std::move(events));
+    deliver(std::move(update));
   }
 }
 
-void Generation::deliver(std::vector<text::OutputEvent> events) {
-  if (events.empty()) return;
-  send({.events = std::move(events), .outcome = std::nullopt});
-  if (sink_failed_) finish(FinishReason::kCancelled, {});
+void Generation::deliver(Update update) {
+  if (update.events.empty() && !update.logprobs && !update.progress) return;
+  send(update);
+  if (sink_failed_) finish(FinishReason::kCancelled);
 }
 
-void Generation::finish(FinishReason reason, std::vector<text::OutputEvent> events) {
+void Generation::finish(FinishReason reason, Update update) {
   const auto now = Clock::now();
+  std::vector<text::OutputEvent>& events = update.events;
   if (reason != FinishReason::kCancelled && reason != FinishReason::kError) {
     auto rest = answer_.finish();
     events.insert(events.end(), std::make_move_iterator(rest.begin()), std::make_move_iterator(rest.end()));
@@ -99,24 +139,27 @@ void Generation::finish(FinishReason reason, std::vector<text::OutputEvent> even
   }
   ended_ = true;
   outcome_.reason = reason;
+  outcome_.guards = steering_.counts();
+  outcome_.guards.repeats_ended = reason == FinishReason::kRepeat ? 1 : 0;
   const bool started = started_ != Clock::time_point{};
   const bool prefilled = prefilled_ != Clock::time_point{};
   outcome_.timings = {.queued_seconds = seconds(submitted_, started ? started_ : now),
                       .prefill_seconds = started ? seconds(started_, prefilled ? prefilled_ : now) : 0,
                       .decode_seconds = prefilled ? seconds(prefilled_, now) : 0};
   sequence_.reset();  // its pages are free before the caller hears of the end
-  send({.events = std::move(events), .outcome = outcome_});
+  update.outcome = outcome_;
+  send(update);
 }
 
 void Generation::end_cancelled() {
-  finish(FinishReason::kCancelled, {});
+  finish(FinishReason::kCancelled);
 }
 
 void Generation::end_with_error(base::ErrorKind kind, const std::string& message) {
   if (ended_) return;
   outcome_.error_kind = kind;
   outcome_.error = message;
-  finish(FinishReason::kError, {});
+  finish(FinishReason::kError);
 }
 
 void Generation::send(const Update& update) {

@@ -10,6 +10,7 @@
 #include "engine/answer.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
+#include "engine/steering.h"
 #include "engine/text_model.h"
 #include "text/tokenizer.h"
 
@@ -22,7 +23,9 @@ struct GenerationPlan {
   int64_t max_tokens = 0;       // of the answer; prompt and answer together fit the context
   Sampling sampling;            // with a seed
   Answer::Options answer;
-  std::vector<int32_t> end_tokens;  // ascending; empty where nothing but max_tokens ends the answer
+  Steering::Options steering;
+  std::optional<int64_t> top_logprobs;
+  bool progress = false;
   int64_t prefill_chunk = 512;
   UpdateSink sink;
 };
@@ -39,6 +42,10 @@ class Generation {
 
   // Tokens of prompt and longest answer together.
   int64_t most_tokens() const;
+  // Of the prompt, read so far.
+  int64_t prompt_done() const;
+  double seconds_since_start() const;
+  double seconds_of_decode() const;
   const Outcome& outcome() const { return outcome_; }
   bool started() const { return sequence_ != nullptr; }
   bool ended() const { return ended_; }
@@ -57,13 +64,17 @@ class Generation {
 
   void prefill();
   void draw();
-  void deliver(std::vector<text::OutputEvent> events);
-  void finish(FinishReason reason, std::vector<text::OutputEvent> events);
+  void take(int32_t token);
+  // Sends what the step gave, if anything.
+  void deliver(Update update);
+  void finish(FinishReason reason, Update update = {});
   void send(const Update& update);
 
   GenerationPlan plan_;
+  const text::Tokenizer& tokenizer_;
   Answer answer_;
   Sampler sampler_;
+  Steering steering_;
   std::unique_ptr<TextSequence> sequence_;
   std::vector<float> logits_;
   Outcome outcome_;

@@ -10,6 +10,8 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "length";
     case FinishReason::kToolCalls:
       return "tool_calls";
+    case FinishReason::kRepeat:
+      return "repeat";
     case FinishReason::kCancelled:
       return "cancelled";
     case FinishReason::kError:

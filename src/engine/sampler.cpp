@@ -1,8 +1,10 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine/philox.h"
 
@@ -22,7 +24,7 @@ int32_t argmax(std::span<const float> logits) {
 
 }  // namespace
 
-Sampler::Sampler(const Sampling& sampling, int64_t tokens) : sampling_(sampling), tokens_(tokens) {}
+Sampler::Sampler(Sampling sampling, int64_t tokens) : sampling_(std::move(sampling)), tokens_(tokens) {}
 
 bool Sampler::better(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -30,6 +32,11 @@ bool Sampler::better(const Candidate& a, const Candidate& b) {
 
 void Sampler::accept(int32_t token) {
   if (sampling_.presence_penalty != 0 || sampling_.frequency_penalty != 0) ++counts_[token];
+  if (sampling_.repetition_penalty != 1) seen_.insert(token);
+}
+
+void Sampler::accept_prompt(std::span<const int32_t> prompt) {
+  if (sampling_.repetition_penalty != 1) seen_.insert(prompt.begin(), prompt.end());
 }
 
 void Sampler::check(std::span<const float> logits, int64_t position) const {
@@ -42,21 +49,57 @@ void Sampler::check(std::span<const float> logits, int64_t position) const {
                        position);
 }
 
-std::span<const float> Sampler::penalised(std::span<const float> logits) {
-  if (counts_.empty()) return logits;
+// The logits with bias, penalties and prohibitions, or as they are where there is none of these.
+std::span<const float> Sampler::adjusted(std::span<const float> logits, const Allowed& allowed) {
+  const bool forbids = !allowed.mask.empty() || !allowed.banned.empty();
+  if (counts_.empty() && seen_.empty() && sampling_.logit_bias.empty() && !forbids) return logits;
   adjusted_.assign(logits.begin(), logits.end());
+  for (const LogitBias& bias : sampling_.logit_bias) {
+    if (static_cast<size_t>(bias.token) < adjusted_.size()) adjusted_[static_cast<size_t>(bias.token)] += bias.bias;
+  }
+  penalise();
+  if (forbids) forbid(allowed);
+  return adjusted_;
+}
+
+void Sampler::penalise() {
+  for (const int32_t id : seen_) {
+    if (static_cast<size_t>(id) >= adjusted_.size()) continue;
+    const double logit = adjusted_[static_cast<size_t>(id)];
+    const double penalty = sampling_.repetition_penalty;
+    adjusted_[static_cast<size_t>(id)] = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
+  }
   for (const auto& [id, count] : counts_) {
     if (id < 0 || static_cast<size_t>(id) >= adjusted_.size()) continue;
     const double penalty = sampling_.presence_penalty + sampling_.frequency_penalty * static_cast<double>(count);
     adjusted_[static_cast<size_t>(id)] -= static_cast<float>(penalty);
   }
-  return adjusted_;
 }
 
-int32_t Sampler::draw(std::span<const float> logits, int64_t position) {
+// A forbidden token's logit is minus infinity: it has no weight, and every filter sees only what is allowed.
+void Sampler::forbid(const Allowed& allowed) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  if (!allowed.mask.empty()) {
+    for (size_t word = 0; word * 64 < adjusted_.size(); ++word) {
+      uint64_t forbidden = word < allowed.mask.size() ? ~allowed.mask[word] : ~uint64_t{0};
+      const size_t tokens = std::min<size_t>(64, adjusted_.size() - word * 64);
+      if (tokens < 64) forbidden &= (uint64_t{1} << tokens) - 1;
+      for (; forbidden != 0; forbidden &= forbidden - 1) {
+        adjusted_[word * 64 + static_cast<size_t>(std::countr_zero(forbidden))] = kNever;
+      }
+    }
+  }
+  for (const int32_t id : allowed.banned) {
+    if (static_cast<size_t>(id) < adjusted_.size()) adjusted_[static_cast<size_t>(id)] = kNever;
+  }
+  const bool any = std::any_of(adjusted_.begin(), adjusted_.end(), [](float logit) { return logit != kNever; });
+  if (!any) base::internal_error("sampler", "the grammar allows no token of the vocabulary here");
+}
+
+int32_t Sampler::draw(std::span<const float> logits, int64_t position, const Allowed& allowed) {
   logits = logits.first(std::min(logits.size(), static_cast<size_t>(std::max<int64_t>(tokens_, 0))));
   check(logits, position);
-  logits = penalised(logits);
+  logits = adjusted(logits, allowed);
   if (sampling_.temperature == 0 || sampling_.top_k == 1) return argmax(logits);
   const double u = uniform_draw(sampling_.seed.value(), static_cast<uint64_t>(position));
   const bool all = sampling_.top_k == 0 && sampling_.top_p >= 1 && sampling_.min_p <= 0;

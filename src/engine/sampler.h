@@ -1,29 +1,38 @@
 // Chooses the next token from the logits of one request (docs/sampling.md).
 //
-// The order is: penalties, temperature, top-k, top-p, min-p, draw. Each filter works on the probabilities of what the
-// one before left over, renormalised, and always leaves the most likely token.
+// The order is: bias, penalties, what may be drawn at all, temperature, top-k, top-p, min-p, draw. Each filter works on
+// the probabilities of what the one before left over, renormalised, and always leaves the most likely token.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/request.h"
 
 namespace tandem::engine {
 
+// Which tokens one draw may give. Both lists may be empty: then they forbid nothing.
+struct Allowed {
+  std::span<const uint64_t> mask{};   // bit i of word i / 64 allows token i; tokens beyond its end are forbidden
+  std::span<const int32_t> banned{};  // forbidden in any case
+};
+
 // Not thread-safe; one sampler an answer.
 class Sampler {
  public:
   // Tokens from `tokens` on are never drawn: a model's vocabulary is padded beyond the tokenizer's. `sampling` must be
   // in range (sampling_defaults.h); its seed must be set unless the temperature is 0.
-  Sampler(const Sampling& sampling, int64_t tokens);
+  Sampler(Sampling sampling, int64_t tokens);
 
   // The token for position `position` of the answer. The draw depends on the logits, the tokens accepted so far (where
-  // there are penalties), seed and position, and on no earlier draw. Throws base::Error{kInternal} where a logit of a
-  // token that may be drawn is not finite.
-  int32_t draw(std::span<const float> logits, int64_t position);
+  // there are penalties), what is allowed, seed and position, and on no earlier draw. Throws base::Error{kInternal}
+  // where a logit of a token of the vocabulary is not finite, or where no token is allowed.
+  int32_t draw(std::span<const float> logits, int64_t position, const Allowed& allowed = {});
+  // The prompt, for the repetition penalty.
+  void accept_prompt(std::span<const int32_t> prompt);
   // Counts a token of the answer for the penalties.
   void accept(int32_t token);
 
@@ -34,7 +43,9 @@ class Sampler {
   };
   static bool better(const Candidate& a, const Candidate& b);
 
-  std::span<const float> penalised(std::span<const float> logits);
+  std::span<const float> adjusted(std::span<const float> logits, const Allowed& allowed);
+  void penalise();
+  void forbid(const Allowed& allowed);
   void check(std::span<const float> logits, int64_t position) const;
   int32_t draw_from_all(std::span<const float> logits, double u) const;
   int32_t draw_from_best(std::span<const float> logits, double u);
@@ -46,7 +57,8 @@ class Sampler {
 
   Sampling sampling_;
   int64_t tokens_;
-  std::unordered_map<int32_t, int64_t> counts_;
+  std::unordered_map<int32_t, int64_t> counts_;  // tokens of the answer
+  std::unordered_set<int32_t> seen_;             // of the prompt and the answer, for the repetition penalty
   std::vector<float> adjusted_;
   std::vector<Candidate> candidates_;
   size_t sorted_ = 0;  // candidates_[0, sorted_) are the best ones, in order

@@ -16,6 +16,8 @@ constexpr Range kTemperature{0, 100};
 constexpr Range kTopP{0, 1, true};
 constexpr Range kMinP{0, 1};
 constexpr Range kPenalty{-2, 2};
+constexpr Range kRepetition{0, 2, true};
+constexpr Range kBias{-100, 100};
 
 void check(double value, const Range& range, const std::string& field) {
   // Written so that a NaN fails.
@@ -27,6 +29,13 @@ void check(double value, const Range& range, const std::string& field) {
 
 void check_top_k(int64_t value, const std::string& field) {
   if (value < 0) base::bad_input(field, "{} is negative; 0 switches it off", value);
+}
+
+void check_bias(const std::vector<LogitBias>& biases) {
+  if (biases.size() > kMostLogitBiases) {
+    base::bad_input("logit_bias", "names {} tokens, at most {} are taken", biases.size(), kMostLogitBiases);
+  }
+  for (const LogitBias& bias : biases) check(bias.bias, kBias, "logit_bias");
 }
 
 std::optional<double> optional_number(const base::Json& object, const char* key, const Range& range,
@@ -91,6 +100,8 @@ Sampling resolve_sampling(const SamplingRequest& request, const GenerationDefaul
   sampling.min_p = request.min_p.value_or(sampling.min_p);
   sampling.presence_penalty = request.presence_penalty.value_or(sampling.presence_penalty);
   sampling.frequency_penalty = request.frequency_penalty.value_or(sampling.frequency_penalty);
+  sampling.repetition_penalty = request.repetition_penalty.value_or(sampling.repetition_penalty);
+  sampling.logit_bias = request.logit_bias;
   sampling.seed = request.seed;
 
   check(sampling.temperature, kTemperature, "temperature");
@@ -99,6 +110,8 @@ Sampling resolve_sampling(const SamplingRequest& request, const GenerationDefaul
   check(sampling.min_p, kMinP, "min_p");
   check(sampling.presence_penalty, kPenalty, "presence_penalty");
   check(sampling.frequency_penalty, kPenalty, "frequency_penalty");
+  check(sampling.repetition_penalty, kRepetition, "repetition_penalty");
+  check_bias(sampling.logit_bias);
   return sampling;
 }
 

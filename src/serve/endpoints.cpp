@@ -4,60 +4,14 @@
 
 namespace tandem::serve {
 
-using base::Json;
-
 void add_endpoints(Router& router, Service& service) {
-  add_health_endpoints(router, service);
+  add_health_endpoint(router, service);
+  add_metrics_endpoint(router, service);
+  add_state_endpoints(router, service);
   add_models_endpoints(router, service);
   add_chat_endpoint(router, service);
+  add_ollama_endpoints(router, service);
   add_web_page_routes(router, service.has_web_page());
-}
-
-void add_health_endpoints(Router& router, Service& service) {
-  router.add({.method = "GET",
-              .path = "/health",
-              .handler =
-                  [&service](HttpRequest, Reply reply) {
-                    const bool ready = service.ready();
-                    reply.send({.status = ready ? 200 : 503,
-                                .body = dump(Json{{"status", ready ? "ok" : "loading the model"}})});
-                  },
-              .open = true,
-              .quick = true});
-}
-
-namespace {
-
-Json model_json(const Service& service, const std::string& id) {
-  return {{"id", id},
-          {"object", "model"},
-          {"created", service.created()},
-          {"owned_by", "tandem"},
-          {"max_model_len", service.engine()->status().max_context}};
-}
-
-}  // namespace
-
-void add_models_endpoints(Router& router, Service& service) {
-  router.add({.method = "GET",
-              .path = "/v1/models",
-              .handler =
-                  [&service](HttpRequest, Reply reply) {
-                    const Json data = Json::array({model_json(service, service.model_id())});
-                    reply.send({.body = dump(Json{{"object", "list"}, {"data", data}})});
-                  },
-              .quick = true});
-  router.add({.method = "GET",
-              .path = "/v1/models/{id}",
-              .handler =
-                  [&service](HttpRequest request, Reply reply) {
-                    if (const auto refusal = service.check_model(request.parameter)) {
-                      reply.send(openai_error(*refusal));
-                    } else {
-                      reply.send({.body = dump(model_json(service, request.parameter))});
-                    }
-                  },
-              .quick = true});
 }
 
 }  // namespace tandem::serve

@@ -1,7 +1,7 @@
-// The endpoints, one file each. A handler for another API is one more file and one more line in add_endpoints.
+// The endpoints, a folder for each API. A handler more is one more file and one more line in add_endpoints.
 #pragma once
 
-#include "serve/router.h"
+#include "serve/http/router.h"
 #include "serve/service.h"
 
 namespace tandem::serve {
@@ -9,11 +9,18 @@ namespace tandem::serve {
 // All of the below. The service must outlive the router.
 void add_endpoints(Router& router, Service& service);
 
-// GET /health: 200, or 503 while the model is loading. Needs no key.
-void add_health_endpoints(Router& router, Service& service);
+// GET /health: 200, or 503 while the model is loading and where no step has ended for long though there is work. Needs
+// no key.
+void add_health_endpoint(Router& router, Service& service);
+// GET /metrics, in Prometheus' text format.
+void add_metrics_endpoint(Router& router, Service& service);
+// GET /props, /slots and /version.
+void add_state_endpoints(Router& router, Service& service);
 // GET /v1/models and /v1/models/{id}.
 void add_models_endpoints(Router& router, Service& service);
 // POST /v1/chat/completions.
 void add_chat_endpoint(Router& router, Service& service);
+// What clients need that know Ollama alone: /api/version, /api/tags, /api/ps, /api/show and /api/chat.
+void add_ollama_endpoints(Router& router, Service& service);
 
 }  // namespace tandem::serve

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <utility>
 
+#include "serve/media.h"
+
 namespace tandem::serve {
 
 namespace {
@@ -52,6 +54,14 @@ std::optional<ApiError> Service::check_model(const std::string& asked) const {
                  "model_not_found");
   error.param = "model";
   return error;
+}
+
+void Service::omit_media(std::vector<text::Message>& messages) {
+  metrics_->omitted_media(serve::omit_media(messages, options_.strict_images));
+}
+
+std::shared_ptr<const grammar::Grammar> Service::grammar(const ToolRequest& tools, const OutputFormat& format) {
+  return grammars_.get(tools, format);
 }
 
 }  // namespace tandem::serve

@@ -6,16 +6,20 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
-#include "serve/errors.h"
+#include "serve/grammar_cache.h"
+#include "serve/http/errors.h"
+#include "serve/metrics.h"
 
 namespace tandem::serve {
 
 struct ServiceOptions {
-  std::string model_id;       // empty: the engine's name of the model
-  bool strict_model = false;  // refuse requests that name another model
-  bool web_page = true;       // serve the page for people (serve/web_page.h)
+  std::string model_id{};      // empty: the engine's name of the model
+  bool strict_model = false;   // refuse requests that name another model
+  bool strict_images = false;  // refuse pictures and films instead of telling the model that there was one
+  bool web_page = true;        // serve the page for people (serve/web_page.h)
 };
 
 // Thread-safe.
@@ -36,12 +40,21 @@ class Service {
   int64_t created() const { return created_; }  // seconds since 1970
   // 404 where the request names a model that is not served.
   std::optional<ApiError> check_model(const std::string& asked) const;
+  // omit_media by this server's options, counted.
+  void omit_media(std::vector<text::Message>& messages);
+  // The grammar of such an answer (output_format.h), compiled or from the last ones that were; null where nothing is
+  // forced.
+  std::shared_ptr<const grammar::Grammar> grammar(const ToolRequest& tools, const OutputFormat& format);
+  // May outlive this: answers that end later still count.
+  const std::shared_ptr<Metrics>& metrics() const { return metrics_; }
 
  private:
   const ServiceOptions options_;
   const int64_t created_;
   mutable std::mutex mutex_;
   std::shared_ptr<engine::Engine> engine_;
+  const std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
+  GrammarCache grammars_;
 };
 
 }  // namespace tandem::serve

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "serve/router.h"
+#include "serve/http/router.h"
 
 namespace tandem::serve {
 

@@ -70,6 +70,7 @@ class Renderer {
 
   Segments run(const base::Json& tools) {
     if (messages_.empty()) base::bad_input("messages", "must hold at least one message");
+    if (options_.continue_last_message) check_last_message();
     find_last_query();
     system_turn(tools);
     for (size_t i = 0; i < messages_.size(); ++i) {
@@ -81,14 +82,18 @@ class Renderer {
           user_turn(messages_[i]);
           break;
         case Role::kAssistant:
-          assistant_turn(i);
+          if (options_.continue_last_message && i + 1 == messages_.size()) {
+            open_turn(messages_[i]);
+          } else {
+            assistant_turn(i);
+          }
           break;
         case Role::kTool:
           tool_result(i);
           break;
       }
     }
-    if (options_.add_generation_prompt) {
+    if (options_.add_generation_prompt && !options_.continue_last_message) {
       append_control(out_, "<|im_start|>assistant\n<think>\n");
       if (!options_.thinking) append_control(out_, "\n</think>\n\n");
     }
@@ -185,6 +190,25 @@ class Renderer {
       tool_call(message.tool_calls[call]);
     }
     append_control(out_, "<|im_end|>\n");
+  }
+
+  void check_last_message() const {
+    const std::string place = fmt::format("messages[{}]", messages_.size() - 1);
+    if (messages_.back().role != Role::kAssistant) base::bad_input(place, "only a message of the assistant can go on");
+    if (!messages_.back().tool_calls.empty()) base::bad_input(place, "a message that calls tools cannot go on");
+  }
+
+  // The assistant's words as they stand, with no end: what it wrote last is what the answer follows.
+  void open_turn(const Message& message) {
+    append_control(out_, "<|im_start|>assistant\n<think>\n");
+    const Segments content = content_of(message);
+    if (content.empty() && !message.reasoning.empty()) {
+      append_plain(out_, strip_left(message.reasoning));
+      return;
+    }
+    append_plain(out_, strip(message.reasoning));
+    append_control(out_, "\n</think>\n\n");
+    append(out_, content);
   }
 
   void tool_call(const ToolCall& call) {

@@ -53,6 +53,9 @@ struct TemplateOptions {
   ReasoningEffort effort = ReasoningEffort::kHigh;
   bool preserve_thinking = true;  // keep the reasoning of earlier assistant turns
   bool add_generation_prompt = true;
+  // The conversation ends with words of the assistant that the answer goes on from: its last turn stays open, and there
+  // is no generation prompt. Where that message holds reasoning and no content, the reasoning goes on.
+  bool continue_last_message = false;
 };
 
 }  // namespace tandem::text

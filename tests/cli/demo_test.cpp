@@ -155,7 +155,7 @@ TEST_P(Demo, TooLongAPromptIsRefusedWithBothFigures) {
   const auto result =
       tandem({"run", artifact(GetParam()), "Hello, who are you?", "--no-thinking", "--max-context", "18"});
   EXPECT_EQ(result.code, 2);
-  EXPECT_EQ(result.error, "tandem: prompt is 18 tokens, the context holds 18 with the answer\n");
+  EXPECT_EQ(result.error, "tandem: prompt is too long: 18 tokens > 17 maximum\n");
 }
 
 TEST_P(Demo, TokensOutsideTheVocabularyAreRefused) {

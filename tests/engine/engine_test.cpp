@@ -156,7 +156,7 @@ TEST(Engine, RefusesAPromptThatLeavesNoRoomWithBothFigures) {
   options.script = testing::answer_in_turn(testing::demo_tokenizer(), {"x"});
   const auto engine = scripted_engine(std::move(options), limits);
   EXPECT_EQ(refusal(*engine, continue_ids(std::vector<int32_t>(128, 70))),
-            "prompt is 128 tokens, the context holds 128 with the answer");
+            "prompt is too long: 128 tokens > 127 maximum");
   try {
     engine->submit(continue_ids(std::vector<int32_t>(500, 70)), [](const Update&) {});
     FAIL();

@@ -1,5 +1,6 @@
 #include "engine/sampler.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <gtest/gtest.h>
@@ -241,6 +242,65 @@ TEST(Sampler, FiltersOfALargeVocabularyAgreeWithAFullSort) {
       EXPECT_EQ(sampler.draw(logits, position), order[i]) << top_p << " at " << position;
     }
   }
+}
+
+TEST(Sampler, DrawsOnlyWhatIsAllowed) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 300; ++round) {
+    const auto logits = random_logits(200, static_cast<uint32_t>(round));
+    std::vector<uint64_t> mask(3);  // tokens from 192 on are beyond it
+    for (auto& word : mask) word = uint64_t{random()} << 32 | random();
+    const std::vector<int32_t> banned = {1, 2, 3, 70, 500};
+    Sampling sampling = sampling_with(round % 3 == 0 ? 0 : 1.3, static_cast<uint64_t>(round));
+    if (round % 2 == 1) sampling.top_k = 5;
+    if (round % 5 == 1) sampling.top_p = 0.7;
+    Sampler sampler(sampling, 200);
+    const int32_t token = sampler.draw(logits, round, {.mask = mask, .banned = banned});
+    const auto allowed = [&](int32_t id) {
+      return id < 192 && (mask[static_cast<size_t>(id) / 64] >> (id % 64) & 1) != 0 &&
+             std::find(banned.begin(), banned.end(), id) == banned.end();
+    };
+    ASSERT_TRUE(allowed(token)) << token << " in round " << round;
+    if (sampling.temperature != 0) continue;
+    for (int32_t id = 0; id < 200; ++id) {
+      if (!allowed(id)) continue;
+      EXPECT_LE(logits[static_cast<size_t>(id)], logits[static_cast<size_t>(token)]);
+    }
+  }
+  Sampler sampler(sampling_with(1), 200);
+  const std::vector<uint64_t> none(4, 0);
+  EXPECT_THROW((void)sampler.draw(random_logits(200, 1), 0, {.mask = none}), base::Error);
+}
+
+TEST(Sampler, AMaskRenormalisesWhatItLeaves) {
+  const uint64_t mask = 0b10110110;
+  std::map<int32_t, double> left;
+  for (int32_t id = 0; id < 8; ++id) {
+    if ((mask >> id & 1) != 0) left[id] = kLogits[static_cast<size_t>(id)];
+  }
+  Sampler sampler(sampling_with(1), 8);
+  std::map<int32_t, int> counts;
+  for (int position = 0; position < kDraws; ++position) {
+    ++counts[sampler.draw(kLogits, position, {.mask = std::span(&mask, 1)})];
+  }
+  EXPECT_LT(chi_square(counts, softmax(left, 1), kDraws), kChiSquareLimit);
+}
+
+TEST(Sampler, BiasesAndRepetitionPenaltyChangeTheLogits) {
+  Sampling sampling = sampling_with(0);
+  sampling.logit_bias = {{2, -100}, {3, 50}};
+  EXPECT_EQ(Sampler(sampling, 8).draw(kLogits, 0), 3);
+  sampling.logit_bias = {{2, -100}};
+  EXPECT_EQ(Sampler(sampling, 8).draw(kLogits, 0), 4);
+
+  Sampling penalised = sampling_with(0);
+  penalised.repetition_penalty = 2;
+  Sampler sampler(penalised, 8);
+  const std::vector<int32_t> prompt = {2, 4};
+  sampler.accept_prompt(prompt);
+  EXPECT_EQ(sampler.draw(kLogits, 0), 0) << "2 / 2 = 1 ties with token 0, whose id is lower";
+  sampler.accept(0);
+  EXPECT_EQ(sampler.draw(kLogits, 1), 2);
 }
 
 }  // namespace

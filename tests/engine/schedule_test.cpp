@@ -108,7 +108,7 @@ TEST(Schedule, RequestsBeyondTheConcurrencyWaitInOrder) {
   EXPECT_EQ(starts, (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8}));
 }
 
-TEST(Schedule, AFullQueueIsUnavailable) {
+TEST(Schedule, AFullQueueTakesNoMore) {
   Gate gate;
   auto options = endless();
   options.hook = [&](const ScriptedForward&) { gate.pass(); };
@@ -126,7 +126,7 @@ TEST(Schedule, AFullQueueIsUnavailable) {
     start(*engine, prompt_of(1));
     ADD_FAILURE() << "accepted";
   } catch (const base::Error& error) {
-    EXPECT_EQ(error.kind(), base::ErrorKind::kUnavailable);
+    EXPECT_EQ(error.kind(), base::ErrorKind::kOverloaded);
     EXPECT_STREQ(error.what(), "2 requests are waiting already, no more are taken");
   }
   gate.open();

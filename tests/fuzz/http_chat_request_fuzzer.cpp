@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "serve/chat_request.h"
-#include "serve/errors.h"
 #include "serve/fields.h"
+#include "serve/http/errors.h"
+#include "serve/openai/chat_request.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {

@@ -1,4 +1,4 @@
-#include "serve/auth.h"
+#include "serve/http/auth.h"
 
 #include <filesystem>
 #include <fstream>

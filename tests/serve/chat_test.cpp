@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "chat_server.h"
-#include "serve/chat_request.h"
+#include "serve/media.h"
 
 namespace tandem::serve {
 namespace {
@@ -210,7 +210,7 @@ TEST(ChatCompletion, BadRequestsAreNamedAndTheServerLives) {
   EXPECT_EQ(refusal(ask("x", {{"top_p", 0}}).dump()).at("param"), "top_p");
   EXPECT_EQ(refusal(ask("x", {{"presence_penalty", 3}}).dump()).at("param"), "presence_penalty");
   EXPECT_EQ(refusal(ask("x", {{"stop", Json::array({""})}}).dump()).at("param"), "stop");
-  EXPECT_EQ(refusal(ask("x", {{"response_format", {{"type", "json_object"}}}}).dump()).at("param"), "response_format");
+  EXPECT_EQ(refusal(ask("x", {{"functions", Json::array({1})}}).dump()).at("param"), "functions");
   EXPECT_EQ(server.answer(ask("hi")).at("choices").at(0).at("message").at("content"), "Hello.");
 }
 
@@ -223,7 +223,9 @@ TEST(ChatCompletion, APromptBeyondTheContextIsRefusedWithTheFigures) {
     const Json error = base::parse_json(response.body, "error").at("error");
     EXPECT_EQ(error.at("code"), "context_length_exceeded");
     EXPECT_EQ(error.at("param"), "messages");
-    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("4096"));
+    EXPECT_THAT(error.at("message").get<std::string>(), HasSubstr("> 4095 maximum"));
+    EXPECT_EQ(error.at("n_ctx"), 4096);
+    EXPECT_GT(error.at("n_prompt_tokens"), 4096);
   }
   EXPECT_EQ(server.chat(ask("hi")).status, 200);
 }
@@ -338,7 +340,7 @@ TEST(Queue, RefusesWhenItIsFull) {
     ASSERT_TRUE(server.engine_holds(1, i));
   }
   const auto refused = server.chat(ask("go"));
-  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.headers.at("retry-after"), "1");
   EXPECT_EQ(fetch(server.port(), get("/health")).status, 200) << "a full queue is not ill health";
 }

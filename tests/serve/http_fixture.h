@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "http_client.h"
-#include "serve/http_server.h"
+#include "serve/http/http_server.h"
 #include "test_server.h"
 
 namespace tandem::test {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "serve/http_server.h"
+#include "serve/http/http_server.h"
 
 namespace tandem::test {
 

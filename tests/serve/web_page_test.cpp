@@ -5,7 +5,7 @@
 #include <string>
 
 #include "http_client.h"
-#include "serve/auth.h"
+#include "serve/http/auth.h"
 #include "test_server.h"
 
 namespace tandem::serve {

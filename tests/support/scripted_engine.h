@@ -8,9 +8,14 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "scripted_model.h"
+#include "engine/scripted_model.h"
 
 namespace tandem::testing {
+
+using engine::Script;
+using engine::ScriptedForward;
+using engine::ScriptedModel;
+using engine::ScriptedOptions;
 
 // The tokenizer of models/demo-flash.
 text::Tokenizer demo_tokenizer();

@@ -126,6 +126,23 @@ TEST(ChatTemplate, AddsTheEffortOnlyWhenThinking) {
   }
 }
 
+TEST(ChatTemplate, LeavesTheLastTurnOpenWhereItIsToGoOn) {
+  const auto render = [](const Json& messages, bool goes_on) {
+    const TemplateOptions options{.thinking = false, .continue_last_message = goes_on};
+    return ChatTemplate::join(demo_template().render(messages_from_json(messages), nullptr, options));
+  };
+  const Json question = {{"role", "user"}, {"content", "Tell a story."}};
+  const std::string asked = render(Json::array({question}), false);
+  const Json words = {{"role", "assistant"}, {"content", "Once upon "}};
+  EXPECT_EQ(render(Json::array({question, words}), true), asked + "Once upon ") << "as if the model had begun so";
+  const Json thought = {{"role", "assistant"}, {"content", nullptr}, {"reasoning_content", "They want"}};
+  EXPECT_TRUE(render(Json::array({question, thought}), true).ends_with("<|im_start|>assistant\n<think>\nThey want"));
+  EXPECT_THROW(render(Json::array({question}), true), base::Error);
+  const Json call = {{"role", "assistant"},
+                     {"tool_calls", Json::array({{{"id", "c"}, {"function", {{"name", "f"}}}}})}};
+  EXPECT_THROW(render(Json::array({question, call}), true), base::Error);
+}
+
 TEST(ChatTemplate, TrimsWhatTheModelsOwnTemplateTrims) {
   const char* messages = R"([{"role": "user", "content": " q\n"}, {"role": "assistant", "content": "\u00a0a "},
     {"role": "tool", "content": "\nr "}, {"role": "user", "content": [{"type": "text", "text": " "},
