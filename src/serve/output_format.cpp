@@ -74,7 +74,7 @@ std::shared_ptr<const grammar::Grammar> tool_grammar(const ToolRequest& tools, c
                              .strict = base::json_member(function, "strict") == true});
   }
   (void)format;
-  base::bad_input("tools", "strict schemas and forced calls are not supported yet");
+  return grammar::compile_tool_calls(options);
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ std::shared_ptr<const grammar::Grammar> answer_grammar(const ToolRequest& tools,
       return grammar::compile_json_schema(format.schema,
                                           {.source = format.field, .leading_newlines = kLeadingNewlines});
     case OutputFormat::Kind::kGrammar:
-      base::bad_input(format.field, "grammars are not supported yet");
+      return grammar::compile_ebnf(format.grammar, kLeadingNewlines);
   }
   return nullptr;
 }
