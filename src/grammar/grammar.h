@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,6 +73,9 @@ struct ToolCallOptions {
   Mode mode = Mode::kAuto;
   std::string only;      // the one tool that may be called; empty: each
   bool parallel = true;  // several calls may follow one another
+  // kAuto: in place of any text, JSON that holds under this schema, or calls and nothing before them.
+  std::optional<base::Json> content{};
+  std::string content_source = "schema";  // how errors call it
   int leading_newlines = 0;
 };
 

@@ -290,6 +290,20 @@ std::shared_ptr<const Grammar> compile_tool_calls(const ToolCallOptions& options
     const RuleId root = after_newlines(builder, calls, options.leading_newlines);
     return std::make_shared<const Grammar>(std::move(builder).finish(root, kMaxJsonDepth));
   }
+  if (options.content) {
+    JsonRules content(builder, true, tag_free().content);  // a string that quotes <tool_call> would be read as a call
+    SchemaReader reader(*options.content, options.content_source, false);
+    SchemaRules rules(content, reader);
+    const RuleId value = rules.value({reader.root()});
+    rules.finish();
+    const RuleId either = builder.add_rule("the answer", 0);
+    const NodeId end = builder.add_node(either);
+    builder.call(builder.start(either), value, end);
+    builder.call(builder.start(either), calls, end);
+    builder.ends(end);
+    const RuleId root = after_newlines(builder, either, options.leading_newlines);
+    return std::make_shared<const Grammar>(std::move(builder).finish(root, kMaxJsonDepth));
+  }
   const RuleId root = builder.add_rule("the answer", 0);
   const NodeId content = builder.add_node(root), end = builder.add_node(root);
   builder.call(builder.start(root), string_rule(builder, tag_free().content, Spelling::kRaw), content);

@@ -73,7 +73,10 @@ std::shared_ptr<const grammar::Grammar> tool_grammar(const ToolRequest& tools, c
                              .parameters = base::json_member(function, "parameters"),
                              .strict = base::json_member(function, "strict") == true});
   }
-  (void)format;
+  if (format.kind == OutputFormat::Kind::kGrammar) base::bad_input(format.field, "cannot be joined with tools");
+  if (format.kind == OutputFormat::Kind::kJsonSchema) options.content = format.schema;
+  if (format.kind == OutputFormat::Kind::kJsonObject) options.content = Json{{"type", "object"}};
+  options.content_source = format.field;
   return grammar::compile_tool_calls(options);
 }
 
@@ -118,9 +121,7 @@ bool forces_something(const ToolRequest& tools, const OutputFormat& format) {
 
 std::shared_ptr<const grammar::Grammar> answer_grammar(const ToolRequest& tools, const OutputFormat& format) {
   const bool calls = !tools.tools.is_null() && tools.choice.mode != ToolChoice::Mode::kNone;
-  if (calls && (format.kind == OutputFormat::Kind::kText || tools.choice.mode == ToolChoice::Mode::kRequired)) {
-    return tool_grammar(tools, format);
-  }
+  if (calls) return tool_grammar(tools, format);
   switch (format.kind) {
     case OutputFormat::Kind::kText:
       break;

@@ -65,6 +65,32 @@ TEST(ToolCalls, AutoModeTakesTextUntilACallBegins) {
   EXPECT_TRUE(matcher.accept_bytes("\n<function=read>\n<parameter=path>\n"));
 }
 
+TEST(ToolCalls, ContentUnderASchemaIsJsonOrACall) {
+  ToolCallOptions options = options_for(Mode::kAuto, {tool("read", kRead)});
+  options.content = json(R"({"type": "object", "properties": {"ok": {"type": "boolean"}, "why": {"type": "string"}},
+                             "required": ["ok"], "additionalProperties": false})");
+  options.leading_newlines = 4;
+  const auto grammar = compile_tool_calls(options);
+  EXPECT_TRUE(takes(grammar, R"({"ok": true})"));
+  EXPECT_TRUE(takes(grammar,
+                    "\n\n"
+                    R"({"ok":false,"why":"a < b"})"));
+  EXPECT_TRUE(takes(grammar, "\n\n" + call("read", parameter("path", "x"))));
+  EXPECT_TRUE(takes(grammar, call("read", parameter("path", "x")) + "\n" + call("read", parameter("path", "y"))));
+  EXPECT_FALSE(takes(grammar, ""));
+  EXPECT_FALSE(takes(grammar, "Text. " + call("read", parameter("path", "x"))));
+  EXPECT_FALSE(takes(grammar, R"({"ok": 1})"));
+  EXPECT_FALSE(takes(grammar, R"({"ok": true, "why": "<tool_call>"})")) << "it would be read as a call";
+  options.content = json(R"({"type": "object", "uniqueItems": true, "not": {}})");
+  options.content_source = "format";
+  try {
+    (void)compile_tool_calls(options);
+    ADD_FAILURE() << "compiled";
+  } catch (const base::Error& error) {
+    EXPECT_THAT(error.source(), ::testing::StartsWith("format"));
+  }
+}
+
 TEST(ToolCalls, OneToolAndOneCallWhereAskedFor) {
   ToolCallOptions options = options_for(Mode::kRequired, {tool("read", kRead), tool("stop", "{}")});
   options.only = "stop";
