@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "scripted_engine.h"
 #include "serve/endpoints.h"
-#include "serve/http_server.h"
+#include "serve/http/http_server.h"
 
 namespace tandem {
 namespace {
