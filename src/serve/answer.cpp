@@ -29,9 +29,10 @@ ApiError outcome_error(const engine::Outcome& outcome) {
   return api_error(base::Error(outcome.error_kind, "", outcome.error));
 }
 
-ApiError prompt_too_long(const engine::PromptTooLong& error) {
+ApiError prompt_too_long(const engine::PromptTooLong& error, const std::string& request_id) {
   ApiError out = http_error(400, error.what(), "context_length_exceeded");
   out.param = "messages";
+  out.request_id = request_id;
   out.details = {{"n_prompt_tokens", error.prompt_tokens()}, {"n_ctx", error.max_context()}};
   return out;
 }
@@ -45,6 +46,7 @@ class AnswerRun {
         whole_(std::move(job.whole)),
         parallel_tool_calls_(job.parallel_tool_calls),
         errors_(errors),
+        request_id_(std::move(job.request_id)),
         reply_(std::move(reply)),
         collected_(static_cast<size_t>(job.choices)),
         unfinished_(job.choices) {}
@@ -114,8 +116,9 @@ class AnswerRun {
     }
   }
 
-  void fail(const ApiError& error) {
+  void fail(ApiError error) {
     done_ = true;
+    error.request_id = request_id_;
     if (stream_) {
       write(stream_->fail(error));
       reply_.finish();
@@ -140,6 +143,7 @@ class AnswerRun {
   std::unique_ptr<WholeFormat> whole_;
   const bool parallel_tool_calls_;
   const ErrorFormat errors_;
+  const std::string request_id_;
   Reply reply_;
   bool accepted_ = false;
   bool done_ = false;
@@ -206,6 +210,7 @@ void start_answer(const Service& service, AnswerJob job, ErrorFormat errors, Rep
   request.progress = job.stream != nullptr;
   const auto prompt_tokens = static_cast<int64_t>(request.prompt_ids->size());
   const int choices = job.choices;
+  const std::string request_id = job.request_id;
   const auto run = std::make_shared<AnswerRun>(service, std::move(job), errors, reply);
   Submitted submitted(engine);
   try {
@@ -216,7 +221,7 @@ void start_answer(const Service& service, AnswerJob job, ErrorFormat errors, Rep
           engine->submit(std::move(one), [run, choice](const engine::Update& update) { run->update(choice, update); }));
     }
   } catch (const engine::PromptTooLong& error) {
-    reply.send(errors(prompt_too_long(error)));
+    reply.send(errors(prompt_too_long(error, request_id)));
     return;
   } catch (...) {
     submitted.cancel();

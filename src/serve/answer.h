@@ -63,6 +63,7 @@ struct AnswerJob {
   engine::Request request;
   int choices = 1;                  // with the request's seed, the choice's index is added to it
   bool parallel_tool_calls = true;  // false: only the first call is passed on
+  std::string request_id = {};      // for errors that tell it in the body
   // One of the two.
   std::unique_ptr<StreamFormat> stream;
   std::unique_ptr<WholeFormat> whole;

@@ -13,19 +13,6 @@ namespace {
 
 constexpr size_t kMaxToolNameBytes = 256;
 
-void check_tool_name(const Json& function, const std::string& path) {
-  const auto name = string_field(function, "name", path + ".");
-  if (!name || name->empty()) base::bad_input(path + ".name", "is missing");
-  if (name->size() > kMaxToolNameBytes) {
-    base::bad_input(path + ".name", "has {} bytes, at most {} are taken", name->size(), kMaxToolNameBytes);
-  }
-  const bool plain = std::all_of(name->begin(), name->end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte > 0x20 && byte != 0x7f && c != '<' && c != '>';
-  });
-  if (!plain) base::bad_input(path + ".name", "may not hold spaces, control characters, < or >");
-}
-
 ToolChoice read_choice(const Json& body) {
   const Json& choice = base::json_member(body, "tool_choice");
   if (choice.is_null() || choice == "auto") return {};
@@ -41,6 +28,19 @@ ToolChoice read_choice(const Json& body) {
 }
 
 }  // namespace
+
+void check_tool_name(const Json& function, const std::string& path) {
+  const auto name = string_field(function, "name", path + ".");
+  if (!name || name->empty()) base::bad_input(path + ".name", "is missing");
+  if (name->size() > kMaxToolNameBytes) {
+    base::bad_input(path + ".name", "has {} bytes, at most {} are taken", name->size(), kMaxToolNameBytes);
+  }
+  const bool plain = std::all_of(name->begin(), name->end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte > 0x20 && byte != 0x7f && c != '<' && c != '>';
+  });
+  if (!plain) base::bad_input(path + ".name", "may not hold spaces, control characters, < or >");
+}
 
 void check_tool(const Json& tool, const std::string& path) {
   if (!tool.is_object()) base::bad_input(path, "must be an object, not {}", tool.type_name());

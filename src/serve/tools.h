@@ -25,8 +25,11 @@ struct ToolRequest {
   base::Json shown() const { return choice.mode == ToolChoice::Mode::kNone ? base::Json(nullptr) : tools; }
 };
 
-// Checks one tool in the form above; `path` names it in messages ("tools[2]"). The name stands in the prompt as
-// <function=NAME>, so it may hold nothing that ends or breaks this line.
+// The object's `name`. It stands in the prompt as <function=NAME>, so it may hold nothing that ends or breaks this
+// line.
+void check_tool_name(const base::Json& function, const std::string& path);
+
+// Checks one tool in the form above; `path` names it in messages ("tools[2]").
 void check_tool(const base::Json& tool, const std::string& path);
 
 // tools, tool_choice and parallel_tool_calls of OpenAI's chat completions. Throws base::Error{kBadInput}: also for a

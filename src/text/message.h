@@ -25,10 +25,10 @@ struct ToolCall {
 
 struct Message {
   Role role = Role::kUser;
-  std::vector<ContentPart> content;
-  std::string reasoning;             // assistant: what it thought before the content
-  std::vector<ToolCall> tool_calls;  // assistant
-  std::string tool_call_id;          // tool: the call this answers; not shown to the model
+  std::vector<ContentPart> content{};
+  std::string reasoning{};             // assistant: what it thought before the content
+  std::vector<ToolCall> tool_calls{};  // assistant
+  std::string tool_call_id{};          // tool: the call this answers; not shown to the model
 };
 
 // The text of all text parts, joined.

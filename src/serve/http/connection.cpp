@@ -45,16 +45,20 @@ void append_chunk(std::string& out, std::string_view bytes, bool chunked) {
 
 void run_handler(const Route& route, HttpRequest request, Reply reply) {
   const std::string id = request.id;
+  const auto refuse = [&](ApiError error) {
+    error.request_id = id;
+    reply.send(route.errors(error));
+  };
   try {
     route.handler(std::move(request), reply);
   } catch (const base::Error& error) {
     if (error.kind() == base::ErrorKind::kInternal) spdlog::error("{} failed: {}", id, error.what());
-    reply.send(route.errors(api_error(error)));
+    refuse(api_error(error));
   } catch (const std::bad_alloc&) {
-    reply.send(route.errors(http_error(503, "out of memory", "unavailable")));
+    refuse(http_error(503, "out of memory", "unavailable"));
   } catch (const std::exception& error) {
     spdlog::error("{} failed: {}", id, error.what());
-    reply.send(route.errors(http_error(500, "internal error", "internal_error")));
+    refuse(http_error(500, "internal error", "internal_error"));
   }
 }
 
@@ -457,8 +461,9 @@ awaitable<bool> Connection::write(std::string bytes) {
   co_return true;
 }
 
-awaitable<bool> Connection::send_error(Incoming& incoming, const ApiError& error) {
+awaitable<bool> Connection::send_error(Incoming& incoming, ApiError error) {
   answering_ = true;
+  error.request_id = incoming.request.id;
   const HttpResponse response = incoming.match.errors(error);
   if (server_.draining) incoming.keep_alive = false;
   std::string out = head_bytes(incoming, response, false);
@@ -492,8 +497,9 @@ std::string Connection::head_bytes(const Incoming& incoming, const HttpResponse&
   std::string out = fmt::format("HTTP/1.1 {} {}\r\ncontent-type: {}\r\n", response.status,
                                 status_phrase(response.status), response.content_type);
   for (const auto& [name, value] : response.headers) fmt::format_to(std::back_inserter(out), "{}: {}\r\n", name, value);
+  // OpenAI's clients look for the first, Anthropic's for the second.
   if (!incoming.request.id.empty())
-    fmt::format_to(std::back_inserter(out), "x-request-id: {}\r\n", incoming.request.id);
+    fmt::format_to(std::back_inserter(out), "x-request-id: {0}\r\nrequest-id: {0}\r\n", incoming.request.id);
   out += "x-content-type-options: nosniff\r\n";
   if (!stream) {
     fmt::format_to(std::back_inserter(out), "content-length: {}\r\n", response.body.size());

@@ -57,7 +57,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> read_head(Incoming& incoming);
   boost::asio::awaitable<bool> read_body(Incoming& incoming);
   boost::asio::awaitable<bool> answer(Incoming& incoming);
-  boost::asio::awaitable<bool> send_error(Incoming& incoming, const ApiError& error);
+  boost::asio::awaitable<bool> send_error(Incoming& incoming, ApiError error);
   boost::asio::awaitable<bool> pass_on(Incoming& incoming, Exchange& exchange, WrittenAnswer& written);
   boost::asio::awaitable<bool> watch_client(Exchange& exchange);
   boost::asio::awaitable<bool> write(std::string bytes);

@@ -17,6 +17,7 @@ struct ApiError {
   std::string code = {};              // a word for programs; empty: none
   Headers headers = {};               // Allow, Retry-After, WWW-Authenticate
   base::Json details = nullptr;       // more members of OpenAI's error object
+  std::string request_id = {};        // for forms that tell it in the body
 };
 
 // The error's kind decides the status: bad input 400 (its source is the field), unavailable 503 and overloaded 429 with

@@ -36,7 +36,7 @@ size_t Headers::count(std::string_view name) const {
 }
 
 std::string_view status_phrase(int status) {
-  static constexpr std::array<std::pair<int, std::string_view>, 20> kPhrases = {{
+  static constexpr std::array<std::pair<int, std::string_view>, 21> kPhrases = {{
       {200, "OK"},
       {204, "No Content"},
       {400, "Bad Request"},
@@ -57,6 +57,7 @@ std::string_view status_phrase(int status) {
       {501, "Not Implemented"},
       {503, "Service Unavailable"},
       {505, "HTTP Version Not Supported"},
+      {529, "Overloaded"},
   }};
   const auto* found =
       std::find_if(kPhrases.begin(), kPhrases.end(), [&](const auto& entry) { return entry.first == status; });
