@@ -79,7 +79,7 @@ struct Engine::Impl {
   void loop();
   bool admit();  // false: the engine is being destroyed
   void step_all();
-  void note_step(Generation& generation, int64_t drawn);
+  void note_step(Generation& generation, int64_t read, int64_t drawn);
 
   EngineOptions options;
   EngineParts parts;
@@ -230,6 +230,7 @@ bool Engine::Impl::admit() {
 
 void Engine::Impl::step_all() {
   for (const auto& generation : running) {
+    const int64_t read = generation->prompt_done();
     const int64_t drawn = generation->outcome().completion_tokens;
     guarded(*generation, [&] {
       if (generation->cancelled()) {
@@ -239,18 +240,19 @@ void Engine::Impl::step_all() {
       if (!generation->started()) generation->start(*parts.model);
       generation->step();
     });
-    note_step(*generation, drawn);
+    note_step(*generation, read, drawn);
   }
   std::erase_if(running, [](const GenerationPtr& generation) { return generation->ended(); });
   const std::lock_guard lock(mutex);
   totals.running = static_cast<int>(running.size());
 }
 
-// Keeps the books after a step that found `drawn` tokens of the answer.
-void Engine::Impl::note_step(Generation& generation, int64_t drawn) {
+// Keeps the books after a step that found `read` tokens of the prompt and `drawn` of the answer.
+void Engine::Impl::note_step(Generation& generation, int64_t read, int64_t drawn) {
   const Outcome& outcome = generation.outcome();
   const std::lock_guard lock(mutex);
   last_step = Clock::now();
+  totals.prompt_tokens += generation.prompt_done() - read;
   totals.completion_tokens += outcome.completion_tokens - drawn;
   if (!generation.ended()) {
     progress[generation.id()] = {.id = generation.id(),
@@ -262,7 +264,6 @@ void Engine::Impl::note_step(Generation& generation, int64_t drawn) {
                                  .decode_seconds = generation.seconds_of_decode()};
     return;
   }
-  totals.prompt_tokens += outcome.prompt_tokens;
   progress.erase(generation.id());
   live.erase(generation.id());
   reserved_tokens -= pages_of(generation);

@@ -33,10 +33,6 @@ int64_t Generation::most_tokens() const {
   return outcome_.prompt_tokens + plan_.max_tokens;
 }
 
-int64_t Generation::prompt_done() const {
-  return sequence_ == nullptr ? 0 : std::min(sequence_->length(), outcome_.prompt_tokens);
-}
-
 double Generation::seconds_since_start() const {
   return started() ? seconds(started_, Clock::now()) : 0;
 }
@@ -70,6 +66,7 @@ void Generation::prefill() {
   sequence_->prefetch(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(ahead - begin)));
   sequence_->forward(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
                      last && plan_.max_tokens > 0 ? &logits_ : nullptr);
+  prompt_done_ = end;
   Update update;
   if (plan_.progress) {
     update.progress = {.done = end,

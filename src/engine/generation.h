@@ -43,7 +43,7 @@ class Generation {
   // Tokens of prompt and longest answer together.
   int64_t most_tokens() const;
   // Of the prompt, read so far.
-  int64_t prompt_done() const;
+  int64_t prompt_done() const { return prompt_done_; }
   double seconds_since_start() const;
   double seconds_of_decode() const;
   const Outcome& outcome() const { return outcome_; }
@@ -76,6 +76,7 @@ class Generation {
   Sampler sampler_;
   Steering steering_;
   std::unique_ptr<TextSequence> sequence_;
+  int64_t prompt_done_ = 0;  // tokens of the prompt that were read
   std::vector<float> logits_;
   Outcome outcome_;
   std::atomic<bool> cancelled_ = false;

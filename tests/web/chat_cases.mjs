@@ -121,7 +121,9 @@ export const chatCases = {
     assert.equal(await answers(page).count(), 0);
     await page.getByRole("button", { name: "Undo" }).click();
     assert.equal(await lastAnswer(page).innerText(), "one");
+    await page.getByRole("button", { name: "Edit your message" }).click();
     await page.getByRole("button", { name: "New chat" }).click();
+    assert.equal(await prompt(page).inputValue(), "", "an edit ends with its conversation");
     await page.reload();
     assert.equal(await answers(page).count(), 0);
   },
@@ -147,6 +149,28 @@ export const chatCases = {
     assert.deepEqual(messages.map(({ role, content }) => [role, content]),
       [["user", "think: hm || yes"], ["assistant", "yes"]]);
     assert.match(messages[1].reasoning_content, /hm/);
+  },
+
+  async WhatTheBrowserKeptMayBeAnything({ servers, open }) {
+    const page = await open(await servers.origin("echo"));
+    const fine = { role: "user", content: "kept" };
+    const kept = {
+      conversation: [null, 1, { role: "system", content: "x" }, { role: "assistant", content: 5 }, fine],
+      settings: [{ temperature: "hot" }], key: { a: 1 },
+    };
+    for (const broken of [kept, { conversation: "x", settings: 3, key: 7 }]) {
+      await page.evaluate((values) => {
+        for (const [name, value] of Object.entries(values)) {
+          localStorage.setItem(`tandem.${name}`, JSON.stringify(value));
+        }
+      }, broken);
+      await page.reload();
+      assert.deepEqual(await page.locator(".bubble").allInnerTexts(), broken === kept ? ["kept"] : []);
+      assert.equal(await (await ask(page, "hello")).innerText(), "hello");
+    }
+    await page.evaluate(() => localStorage.setItem("tandem.settings", "{not json"));
+    await page.reload();
+    assert.equal(await (await ask(page, "again")).innerText(), "again");
   },
 
   async ABrowserThatKeepsNothingStillConverses({ servers, open }) {

@@ -241,7 +241,7 @@ export const pageCases = {
     await dialog.getByLabel("API key").fill("wrong");
     await dialog.getByRole("button", { name: "Use this key" }).click();
     await dialog.getByText("does not accept the key").waitFor();
-    await dialog.getByLabel("API key").fill(key);
+    await dialog.getByLabel("API key").fill(` ${key}\u2028é`);
     await page.keyboard.press("Enter");
     await page.getByText("demo", { exact: true }).waitFor();
     assert.notEqual(await (await ask(page, "Hello, who are you?")).innerText(), "");

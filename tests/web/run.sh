@@ -23,6 +23,7 @@ for name in chromium google-chrome-stable google-chrome; do
 done
 [ -n "$browser" ] || skip "Chromium (it was not found)"
 
+mkdir -p "$work_dir"
 # Installed once, and again where a pinned version changes.
 lock=$source_dir/tests/web/package-lock.json
 if ! cmp -s "$lock" "$work_dir/installed-lock.json"; then

@@ -1,6 +1,6 @@
 // The live view of the server.
 import assert from "node:assert/strict";
-import { eventually } from "./steps.mjs";
+import { eventually, send, settled } from "./steps.mjs";
 
 const metrics = (answered) => `# HELP vllm:num_requests_running Number of requests in execution.
 # TYPE vllm:num_requests_running gauge
@@ -51,13 +51,40 @@ export const serverCases = {
     const [reading, answering] = await page.getByRole("listitem").allInnerTexts();
     assert.match(reading, /reading the prompt[^]*512 from the cache · 950\/s/);
     assert.match(answering, /answering[^]*<b>req_2e<\/b>[^]*40 of 40 tokens[^]*Answer: 231 tokens · 27\/s/);
-    const bar = page.getByRole("progressbar", { name: "Prompt of req_1f" });
+    const bar = page.getByRole("progressbar", { name: "Prompt of request req_1f" });
     assert.ok((await bar.evaluate((node) => node.value)) >= 0.75);
 
     const before = polls;
     await page.getByRole("link", { name: "Chat" }).click();
     await page.waitForTimeout(1500);
     assert.ok(polls <= before + 1, "nothing is asked for while the view is closed");
+  },
+
+  async FollowsARequestFromItsPromptToItsEnd({ servers, open, screenshot }) {
+    const origin = await servers.origin("echo");
+    const chat = await open(origin);
+    const view = await open(origin);
+    await view.getByRole("link", { name: "Server" }).click();
+    await view.getByText("None. 1 place is free.").waitFor();
+    assert.equal(await figure(view, "Running"), "0");
+
+    await send(chat, `slowly: ${"word ".repeat(10_000)}`);
+    await view.getByText("reading the prompt").waitFor();
+    const bar = view.getByRole("progressbar");
+    const share = () => bar.evaluate((node) => node.value);
+    await eventually(share, (value) => value > 0.02 && value < 0.98, "part of the prompt");
+    assert.equal(await figure(view, "Running"), "1");
+    const speed = async () => Number((await figure(view, "Prompt tokens/s")).replace(",", ""));
+    await eventually(speed, (value) => value > 0, "the prompt's speed while it is read");
+    await view.getByText("answering").waitFor();
+    await eventually(() => figure(view, "Answer tokens/s"), (text) => Number(text) > 0, "the answer's speed");
+    await screenshot(view, "live-view-phases");
+
+    await chat.getByRole("button", { name: "Stop" }).click();
+    await settled(chat);
+    await view.getByText("None. 1 place is free.").waitFor();
+    await eventually(() => figure(view, "Running"), (text) => text === "0", "the place is free");
+    assert.ok(Number((await figure(view, "Prompt tokens")).replace(",", "")) >= 10_000);
   },
 
   async SaysWhatTheServerDoesNotTell({ servers, open }) {

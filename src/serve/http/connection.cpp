@@ -358,12 +358,13 @@ awaitable<bool> Connection::answer(Incoming& incoming) {
   co_return more;
 }
 
-// One line a request: never a query, a header or a body. Probes of open routes (/health) come too often for "info".
+// One line a request: never a query, a header or a body. Probes and polls (/health, /metrics) come too often for
+// "info".
 void Connection::log(const Incoming& incoming, const Ending& ending) {
   const HttpRequest& request = incoming.request;
   const Route* route = incoming.match.route;
   const double ms = std::chrono::duration<double, std::milli>(steady_clock::now() - incoming.start).count();
-  const auto level = route != nullptr && route->open ? spdlog::level::debug : spdlog::level::info;
+  const auto level = route != nullptr && (route->open || route->polled) ? spdlog::level::debug : spdlog::level::info;
   const std::string method = printable(request.method);
   const std::string path = printable(request.path);
   spdlog::log(level, "{} {} {} {} {} bytes {:.1f} ms, {}", request.id, method, path, ending.status, ending.bytes, ms,

@@ -23,8 +23,9 @@ struct Route {
   // slashes too.
   std::string path;
   Handler handler;
-  bool open = false;   // served without a key
-  bool quick = false;  // runs on the connections' thread: must take microseconds
+  bool open = false;    // served without a key
+  bool quick = false;   // runs on the connections' thread: must take microseconds
+  bool polled = false;  // asked for again and again, so that it is logged only with --log-level debug
   ErrorFormat errors = openai_error;
 };
 

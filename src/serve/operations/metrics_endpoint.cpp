@@ -16,7 +16,8 @@ void add_metrics_endpoint(Router& router, Service& service) {
                     }
                     reply.send({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(text)});
                   },
-              .quick = true});
+              .quick = true,
+              .polled = true});
 }
 
 }  // namespace tandem::serve

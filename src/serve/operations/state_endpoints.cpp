@@ -55,7 +55,8 @@ void add_state_endpoints(Router& router, Service& service) {
     router.add({.method = "GET",
                 .path = path,
                 .handler = [&service, make](HttpRequest, Reply reply) { reply.send({.body = dump(make(service))}); },
-                .quick = true});
+                .quick = true,
+                .polled = true});
   };
   add("/props", props);
   add("/slots", slots);

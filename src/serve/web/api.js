@@ -13,13 +13,16 @@ const silenceMilliseconds = 60_000;
 
 const lost = () => new ApiError("The connection was lost before the answer was complete.");
 
-let key = load("key") ?? "";
+// A key holds printable ASCII alone; what was pasted beside it is dropped, as no header could carry it.
+const cleanKey = (value) => String(value ?? "").replace(/[^!-~]/g, "");
+
+let key = cleanKey(load("key"));
 
 export const apiKey = () => key;
 export const keyIsKept = () => load("key") != null;
 
 export function setApiKey(value, keep) {
-  key = value.trim();
+  key = cleanKey(value);
   if (keep && key !== "") save("key", key);
   else remove("key");
 }

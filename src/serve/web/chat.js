@@ -7,8 +7,8 @@ import { load, remove, save } from "./store.js";
 
 // A message is {role, content}; an answer also has reasoning, state ("done", "stopped", "failed", "partial") and
 // figures (one line).
-const isMessage = (message) =>
-  (message?.role === "user" || message?.role === "assistant") && typeof message.content === "string";
+const isMessage = ({ role, content, reasoning = "" }) =>
+  (role === "user" || role === "assistant") && typeof content === "string" && typeof reasoning === "string";
 
 const keepEveryMilliseconds = 2000;
 const nearEndPixels = 40;
@@ -28,7 +28,7 @@ export class Chat {
   constructor(options) {
     this.#options = options;
     const kept = load("conversation");
-    this.#messages = Array.isArray(kept) ? kept.filter(isMessage) : [];
+    this.#messages = Array.isArray(kept) ? kept.filter((message) => message && isMessage(message)) : [];
     for (const message of this.#messages) if (message.state === "partial") message.state = "stopped";
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -78,7 +78,8 @@ export class Chat {
 
   #replace(messages) {
     this.#messages = messages;
-    this.#endEdit(byId("prompt").value);
+    // What was being edited belongs to the conversation that goes; what was being written does not.
+    this.#endEdit(this.#editing ? "" : byId("prompt").value);
     this.#redraw();
     this.#notice("");
     byId("prompt").focus();

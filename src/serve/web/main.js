@@ -9,7 +9,7 @@ import { load, remove } from "./store.js";
 const statusMilliseconds = 8000;
 const loadingRetryMilliseconds = 2000;
 
-// A line at the foot of the page for a while; with a way back where `undo` is given.
+// A line over the page for a while; with a way back where `undo` is given.
 let statusTimer;
 function showStatus(text, undo = null) {
   clearTimeout(statusTimer);

@@ -168,7 +168,7 @@ export class ServerView {
   }
 }
 
-const requestOf = (slot) => String(slot.request_id ?? slot.id);
+const requestOf = (slot) => `request ${slot.request_id ?? slot.id}`;
 
 function slotNode(request) {
   const bar = element("progress", { max: "1", "aria-label": `Prompt of ${request}` });
