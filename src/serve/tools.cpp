@@ -48,9 +48,13 @@ void check_tool(const Json& tool, const std::string& path) {
   if (type && *type != "function") base::bad_input(path + ".type", "must be function");
   const Json& function = object_field(tool, "function", path + ".");
   if (function.is_null()) base::bad_input(path + ".function", "is missing");
-  check_tool_name(function, path + ".function");
-  (void)object_field(function, "parameters", path + ".function.");
-  (void)bool_field(function, "strict", path + ".function.");
+  check_function(function, path + ".function");
+}
+
+void check_function(const Json& function, const std::string& path) {
+  check_tool_name(function, path);
+  (void)object_field(function, "parameters", path + ".");
+  (void)bool_field(function, "strict", path + ".");
 }
 
 void check_choice(const ToolRequest& request, const std::string& field) {

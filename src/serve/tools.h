@@ -31,6 +31,8 @@ void check_tool_name(const base::Json& function, const std::string& path);
 
 // Checks one tool in the form above; `path` names it in messages ("tools[2]").
 void check_tool(const base::Json& tool, const std::string& path);
+// Its function object alone.
+void check_function(const base::Json& function, const std::string& path);
 
 // tools, tool_choice and parallel_tool_calls of OpenAI's chat completions. Throws base::Error{kBadInput}: also for a
 // choice of a tool that is not there, and for a forced call without tools.
