@@ -29,9 +29,9 @@ ApiError outcome_error(const engine::Outcome& outcome) {
   return api_error(base::Error(outcome.error_kind, "", outcome.error));
 }
 
-ApiError prompt_too_long(const engine::PromptTooLong& error, const std::string& request_id) {
+ApiError prompt_too_long(const engine::PromptTooLong& error, const char* field, const std::string& request_id) {
   ApiError out = http_error(400, error.what(), "context_length_exceeded");
-  out.param = "messages";
+  out.param = field;
   out.request_id = request_id;
   out.details = {{"n_prompt_tokens", error.prompt_tokens()}, {"n_ctx", error.max_context()}};
   return out;
@@ -205,23 +205,29 @@ std::string StreamFormat::progress(const engine::Progress& progress) {
 void start_answer(const Service& service, AnswerJob job, ErrorFormat errors, Reply reply) {
   const std::shared_ptr<engine::Engine> engine = service.engine();
   engine::Request request = std::move(job.request);
-  request.prompt_ids = engine->render(request);
+  std::vector<std::vector<int32_t>> prompts = std::move(job.prompts);
+  if (prompts.empty()) prompts.push_back(engine->render(request));
   request.messages.clear();
   request.progress = job.stream != nullptr;
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt_ids->size());
+  int64_t prompt_tokens = 0;
+  for (const auto& prompt : prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
   const int choices = job.choices;
   const std::string request_id = job.request_id;
+  const size_t choices_a_prompt = static_cast<size_t>(choices) / prompts.size();
+  const char* const prompt_field = job.prompt_field;
   const auto run = std::make_shared<AnswerRun>(service, std::move(job), errors, reply);
   Submitted submitted(engine);
   try {
     for (int choice = 0; choice < choices; ++choice) {
       engine::Request one = request;
+      one.prompt_ids = prompts[static_cast<size_t>(choice) / choices_a_prompt];
       if (one.sampling.seed) *one.sampling.seed += static_cast<uint64_t>(choice);
       submitted.add(
           engine->submit(std::move(one), [run, choice](const engine::Update& update) { run->update(choice, update); }));
     }
   } catch (const engine::PromptTooLong& error) {
-    reply.send(errors(prompt_too_long(error, request_id)));
+    submitted.cancel();
+    reply.send(errors(prompt_too_long(error, prompt_field, request_id)));
     return;
   } catch (...) {
     submitted.cancel();

@@ -61,9 +61,12 @@ class StreamFormat {
 
 struct AnswerJob {
   engine::Request request;
-  int choices = 1;                  // with the request's seed, the choice's index is added to it
-  bool parallel_tool_calls = true;  // false: only the first call is passed on
-  std::string request_id = {};      // for errors that tell it in the body
+  // Several prompts, each for the same number of choices in turn, in place of the request's own one.
+  std::vector<std::vector<int32_t>> prompts{};
+  const char* prompt_field = "messages";  // named where a prompt is too long
+  int choices = 1;                        // of all prompts; with the request's seed, the choice's index is added to it
+  bool parallel_tool_calls = true;        // false: only the first call is passed on
+  std::string request_id = {};            // for errors that tell it in the body
   // One of the two.
   std::unique_ptr<StreamFormat> stream;
   std::unique_ptr<WholeFormat> whole;

@@ -22,6 +22,10 @@ void add_models_endpoints(Router& router, Service& service);
 void add_chat_endpoint(Router& router, Service& service);
 // POST /v1/responses; nothing is stored, so GET and DELETE of one find none.
 void add_responses_endpoints(Router& router, Service& service);
+// POST /v1/completions.
+void add_completions_endpoint(Router& router, Service& service);
+// POST /tokenize, /detokenize and /apply-template.
+void add_token_endpoints(Router& router, Service& service);
 // Anthropic's POST /v1/messages and /v1/messages/count_tokens.
 void add_messages_endpoints(Router& router, Service& service);
 // What clients need that know Ollama alone: /api/version, /api/tags, /api/ps, /api/show and /api/chat.

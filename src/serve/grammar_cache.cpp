@@ -10,9 +10,14 @@ constexpr size_t kKeptGrammars = 16;
 
 // All that the grammar depends on.
 std::string grammar_key(const ToolRequest& tools, const OutputFormat& format) {
-  const base::Json key = {tools.tools,    static_cast<int>(tools.choice.mode), tools.choice.name,
-                          tools.parallel, static_cast<int>(format.kind),       format.schema,
-                          format.grammar};
+  const base::Json key = {tools.tools,
+                          static_cast<int>(tools.choice.mode),
+                          tools.choice.name,
+                          tools.parallel,
+                          static_cast<int>(format.kind),
+                          format.schema,
+                          format.grammar,
+                          format.blank_lines};
   return key.dump(-1, ' ', false, base::Json::error_handler_t::replace);
 }
 

@@ -122,16 +122,17 @@ bool forces_something(const ToolRequest& tools, const OutputFormat& format) {
 std::shared_ptr<const grammar::Grammar> answer_grammar(const ToolRequest& tools, const OutputFormat& format) {
   const bool calls = !tools.tools.is_null() && tools.choice.mode != ToolChoice::Mode::kNone;
   if (calls) return tool_grammar(tools, format);
+  const int leading_newlines = format.blank_lines ? kLeadingNewlines : 0;
   switch (format.kind) {
     case OutputFormat::Kind::kText:
       break;
     case OutputFormat::Kind::kJsonObject:
-      return grammar::compile_json_object({.source = format.field, .leading_newlines = kLeadingNewlines});
+      return grammar::compile_json_object({.source = format.field, .leading_newlines = leading_newlines});
     case OutputFormat::Kind::kJsonSchema:
       return grammar::compile_json_schema(format.schema,
-                                          {.source = format.field, .leading_newlines = kLeadingNewlines});
+                                          {.source = format.field, .leading_newlines = leading_newlines});
     case OutputFormat::Kind::kGrammar:
-      return grammar::compile_ebnf(format.grammar, kLeadingNewlines);
+      return grammar::compile_ebnf(format.grammar, leading_newlines);
   }
   return nullptr;
 }

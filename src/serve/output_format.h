@@ -16,6 +16,7 @@ struct OutputFormat {
   base::Json schema = nullptr;  // kJsonSchema
   std::string grammar{};        // kGrammar: EBNF
   std::string field{};          // the request's field, for messages
+  bool blank_lines = true;      // may stand in front, as the model leaves one after its reasoning
 };
 
 // response_format, or one of the fields by which other servers take the same: json_schema, guided_json, grammar,

@@ -312,6 +312,20 @@ TEST(Responses, ASchemaHoldsBesideThinking) {
   EXPECT_EQ(cut.at("output")[0].at("status"), "incomplete");
 }
 
+TEST(Responses, ASchemaLeavesRoomForCalls) {
+  ChatServer server({call_text("list", "path", "x"), "{\"done\": true}"});
+  const Json members = {
+      {"tools", Json::array({function_tool("list", {{"path", {{"type", "string"}}}})})},
+      {"text",
+       {{"format",
+         {{"type", "json_schema"},
+          {"name", "end"},
+          {"schema",
+           {{"type", "object"}, {"properties", {{"done", {{"type", "boolean"}}}}}, {"required", {"done"}}}}}}}}};
+  EXPECT_EQ(whole(server, ask_for("go", members)).at("output")[0].at("type"), "function_call");
+  EXPECT_EQ(whole(server, ask_for("go", members)).at("output")[0].at("content")[0].at("text"), "{\"done\": true}");
+}
+
 TEST(Responses, TextIsValidWhereverItIsCut) {
   // Every character takes several tokens of the demo's vocabulary, and is cut at each of them.
   const std::string text = "😀🎉 สวัสดีครับ 👩‍👩‍👧 é";
@@ -461,7 +475,9 @@ TEST(Responses, NothingIsStored) {
 // What Codex, OpenCode and the openai SDK send.
 TEST(Responses, EveryCapturedRequestIsAnswered) {
   ScriptedOptions options;
-  options.script = answer_by([](const std::string&) { return "Look.</think>\n\nDone."; });
+  // Two of them ask for an object of this form.
+  options.script =
+      answer_by([](const std::string&) { return "Look.</think>\n\n{\"answer\": \"done\", \"count\": 1}"; });
   auto limits = testing::scripted_limits();
   limits.max_context = 32768;
   limits.prefill_chunk = 512;
@@ -492,7 +508,8 @@ TEST(Responses, EveryCapturedRequestIsAnswered) {
     const Json final = capture.at("body").value("stream", false) ? ResponseStreamChecker().read(response.body).final
                                                                  : base::parse_json(response.body, name);
     EXPECT_EQ(final.at("status"), "completed") << name;
-    EXPECT_EQ(final.at("output").back().at("type"), "message") << name;
+    ASSERT_EQ(final.at("output").back().at("type"), "message") << name;
+    EXPECT_EQ(final.at("output").back().at("content")[0].at("text"), "{\"answer\": \"done\", \"count\": 1}") << name;
   }
   EXPECT_EQ(posts, 18);
   EXPECT_EQ(upgrades, 7);

@@ -20,6 +20,7 @@ void answer_response(Service& service, const HttpRequest& http, Reply reply) {
   }
   service.omit_media(asked.request.messages);
   AnswerJob job{.request = std::move(asked.request),
+                .prompt_field = "input",
                 .parallel_tool_calls = asked.tools.request.parallel,
                 .stream = nullptr,
                 .whole = nullptr};
