@@ -1,5 +1,5 @@
-# cmake -DOUTPUT=FILE.cpp -DFILES=a;b -P embed_files.cmake: writes the text files into one C++ source, as
-# tandem::serve::embedded_files() gives them out.
+# cmake -DOUTPUT=FILE.cpp -DFOLDER=FOLDER -DFILES=a;b -P embed_files.cmake: writes the text files into one C++ source, as
+# tandem::serve::embedded_files() gives them out, named as they are from the folder on.
 set(delimiter "tandem_file")
 set(entries "")
 foreach(file ${FILES})
@@ -7,11 +7,11 @@ foreach(file ${FILES})
   if(content MATCHES "\\)${delimiter}\"")
     message(FATAL_ERROR "${file} holds the end of a C++ string: )${delimiter}\"")
   endif()
-  get_filename_component(name "${file}" NAME)
+  file(RELATIVE_PATH name "${FOLDER}" "${file}")
   string(APPEND entries "    {\"${name}\", R\"${delimiter}(${content})${delimiter}\"},\n")
 endforeach()
 file(WRITE "${OUTPUT}" "// Made by cmake/embed_files.cmake.
-#include \"serve/web_page.h\"
+#include \"serve/embedded_files.h\"
 
 namespace tandem::serve {
 

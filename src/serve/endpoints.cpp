@@ -7,6 +7,7 @@ namespace tandem::serve {
 void add_endpoints(Router& router, Service& service) {
   add_health_endpoint(router, service);
   add_metrics_endpoint(router, service);
+  add_openapi_endpoint(router);
   add_state_endpoints(router, service);
   add_models_endpoints(router, service);
   add_chat_endpoint(router, service);

@@ -14,6 +14,8 @@ void add_endpoints(Router& router, Service& service);
 void add_health_endpoint(Router& router, Service& service);
 // GET /metrics, in Prometheus' text format.
 void add_metrics_endpoint(Router& router, Service& service);
+// GET /openapi.json: a description of all endpoints.
+void add_openapi_endpoint(Router& router);
 // GET /props, /slots and /version.
 void add_state_endpoints(Router& router, Service& service);
 // GET /v1/models and /v1/models/{id}.

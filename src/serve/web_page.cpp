@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/version.h"
+#include "serve/embedded_files.h"
 
 namespace tandem::serve {
 
@@ -15,7 +16,8 @@ constexpr const char* kContentSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-constexpr std::string_view kPage = "index.html";
+constexpr std::string_view kFolder = "web/";
+constexpr std::string_view kPage = "web/index.html";
 
 std::string content_type_of(std::string_view name) {
   if (name.ends_with(".html")) return "text/html; charset=utf-8";
@@ -54,6 +56,7 @@ void add_web_page_routes(Router& router, bool web_page) {
     return;
   }
   for (const EmbeddedFile& file : embedded_files()) {
+    if (!file.name.starts_with(kFolder)) continue;
     const bool page = file.name == kPage;
     auto handler = [&file, page](const HttpRequest& request, Reply reply) {
       HttpResponse response = !page || accepts_html(request) ? file_response(file) : name_and_version();
@@ -61,7 +64,7 @@ void add_web_page_routes(Router& router, bool web_page) {
       reply.send(std::move(response));
     };
     router.add({.method = "GET",
-                .path = page ? "/" : "/web/" + std::string(file.name),
+                .path = page ? "/" : "/" + std::string(file.name),
                 .handler = std::move(handler),
                 .open = true,
                 .quick = true});

@@ -36,6 +36,7 @@ class Router {
   using Guard = std::function<std::optional<ApiError>(const HttpRequest& head, bool open)>;
 
   void add(Route route) { routes_.push_back(std::move(route)); }
+  const std::vector<Route>& routes() const { return routes_; }
   void set_guard(Guard guard) { guard_ = std::move(guard); }
 
   struct Match {
