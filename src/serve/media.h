@@ -12,7 +12,7 @@ namespace tandem::serve {
 inline constexpr const char* kOmittedMedia = "[image omitted: this model reads text only]";
 
 // Puts that line in the place of each and returns how many there were; their addresses are never opened. Throws
-// base::Error{kBadInput} that names the message where `strict` is set.
+// base::Error{kBadInput} where `strict` is set.
 int64_t omit_media(std::vector<text::Message>& messages, bool strict);
 
 }  // namespace tandem::serve

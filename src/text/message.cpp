@@ -1,6 +1,9 @@
 #include "text/message.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "text/printable.h"
@@ -189,8 +192,28 @@ std::vector<Message> merge_system_messages(std::vector<Message> messages) {
   return messages;
 }
 
+void sort_tool_results(std::vector<Message>& messages) {
+  for (size_t i = 0; i + 1 < messages.size(); ++i) {
+    if (messages[i].role != Role::kAssistant || messages[i + 1].role != Role::kTool) continue;
+    std::unordered_map<std::string_view, size_t> order;
+    for (const ToolCall& call : messages[i].tool_calls) {
+      if (!call.id.empty()) order.emplace(call.id, order.size());
+    }
+    const auto place = [&](const Message& result) {
+      const auto found = order.find(result.tool_call_id);
+      return found == order.end() ? order.size() : found->second;
+    };
+    const auto begin = messages.begin() + static_cast<std::ptrdiff_t>(i) + 1;
+    const auto end =
+        std::find_if(begin, messages.end(), [](const Message& message) { return message.role != Role::kTool; });
+    std::stable_sort(begin, end, [&](const Message& a, const Message& b) { return place(a) < place(b); });
+  }
+}
+
 std::vector<Message> messages_from_json(const Json& messages) {
-  return merge_system_messages(read_messages(messages));
+  std::vector<Message> out = read_messages(messages);
+  sort_tool_results(out);
+  return merge_system_messages(std::move(out));
 }
 
 }  // namespace tandem::text

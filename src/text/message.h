@@ -34,8 +34,8 @@ struct Message {
 // The text of all text parts, joined.
 std::string content_text(const Message& message);
 
-// The `messages` of an OpenAI chat request as a conversation that the template accepts: read_messages, then
-// merge_system_messages.
+// The `messages` of an OpenAI chat request as a conversation that the template accepts: read_messages,
+// sort_tool_results, merge_system_messages.
 std::vector<Message> messages_from_json(const base::Json& messages);
 
 // The messages in their order, none merged (docs/text.md, "Messages"). Throws base::Error{kBadInput} that names the
@@ -45,6 +45,9 @@ std::vector<Message> read_messages(const base::Json& messages);
 // Puts what all system messages say, in order and parted by blank lines, into one system message in front: the template
 // takes no other, and clients send several, or one in the middle.
 std::vector<Message> merge_system_messages(std::vector<Message> messages);
+
+// Puts the results after each message with tool calls into the order of the calls: the model is not shown the ids.
+void sort_tool_results(std::vector<Message>& messages);
 
 enum class ReasoningEffort { kLow, kMedium, kHigh };  // kHigh is the template's "xhigh", its default
 

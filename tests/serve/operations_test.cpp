@@ -72,7 +72,7 @@ TEST(Metrics, CountPicturesThatTheModelCannotSee) {
   ChatServer strict(scripted_engine({"Nice."}), {.strict_images = true});
   const auto refused = strict.chat(body);
   EXPECT_EQ(refused.status, 400);
-  EXPECT_THAT(refused.body, HasSubstr("messages[0]"));
+  EXPECT_THAT(refused.body, HasSubstr("hold an image"));
 }
 
 TEST(State, SlotsTellWhoIsAnsweredAndPropsWhatIsServed) {

@@ -118,5 +118,17 @@ TEST(Messages, ArgumentsThatAreNoObjectAreRefused) {
   EXPECT_THAT(refusal(R"([{"role": "assistant", "tool_calls": [{"function": {}}]}])"), HasSubstr(".function.name"));
 }
 
+TEST(Messages, ToolResultsStandInTheOrderOfTheirCalls) {
+  const auto messages = messages_from_json(base::Json::parse(R"([{"role":"user","content":"go"},
+      {"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f"}},{"id":"b","function":{"name":"g"}}]},
+      {"role":"tool","tool_call_id":"b","content":"of b"},{"role":"tool","tool_call_id":"x","content":"of none"},
+      {"role":"tool","tool_call_id":"a","content":"of a"},{"role":"user","content":"and"}])"));
+  ASSERT_EQ(messages.size(), 6u);
+  EXPECT_EQ(content_text(messages[2]), "of a");
+  EXPECT_EQ(content_text(messages[3]), "of b");
+  EXPECT_EQ(content_text(messages[4]), "of none");
+  EXPECT_EQ(messages[5].role, Role::kUser);
+}
+
 }  // namespace
 }  // namespace tandem::text

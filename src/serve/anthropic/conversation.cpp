@@ -71,7 +71,7 @@ class ConversationReader {
     }
     for (size_t i = 0; i < messages.size(); ++i) read_message(messages[i], fmt::format("messages[{}]", i));
     drop_empty_prefill();
-    sort_tool_results();
+    text::sort_tool_results(out_);
     return std::move(out_);
   }
 
@@ -306,25 +306,6 @@ class ConversationReader {
     if (out_.empty() || out_.back().role != Role::kAssistant) return;
     const Message& last = out_.back();
     if (is_blank(last) && last.reasoning.empty() && last.tool_calls.empty()) out_.pop_back();
-  }
-
-  // The model is not shown the ids, so results must stand in the order of their calls.
-  void sort_tool_results() {
-    for (size_t i = 0; i + 1 < out_.size(); ++i) {
-      if (out_[i].role != Role::kAssistant || out_[i + 1].role != Role::kTool) continue;
-      std::unordered_map<std::string_view, size_t> order;
-      for (const text::ToolCall& call : out_[i].tool_calls) {
-        if (!call.id.empty()) order.emplace(call.id, order.size());
-      }
-      const auto place = [&](const Message& result) {
-        const auto found = order.find(result.tool_call_id);
-        return found == order.end() ? order.size() : found->second;
-      };
-      const auto begin = out_.begin() + static_cast<std::ptrdiff_t>(i) + 1;
-      const auto end =
-          std::find_if(begin, out_.end(), [](const Message& message) { return message.role != Role::kTool; });
-      std::stable_sort(begin, end, [&](const Message& a, const Message& b) { return place(a) < place(b); });
-    }
   }
 
   ToolSet& tools_;

@@ -100,7 +100,10 @@ class Conversation {
     add_call(*type, item, path);
   }
 
-  std::vector<Message> take() { return text::merge_system_messages(std::move(messages_)); }
+  std::vector<Message> take() {
+    text::sort_tool_results(messages_);
+    return text::merge_system_messages(std::move(messages_));
+  }
 
  private:
   void add_message(const Json& item, const std::string& path) {
