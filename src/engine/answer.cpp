@@ -24,10 +24,10 @@ std::vector<OutputEvent> Answer::push(int32_t token) {
   return events;
 }
 
-std::vector<OutputEvent> Answer::finish(bool cut) {
+std::vector<OutputEvent> Answer::finish() {
   std::vector<OutputEvent> events;
   if (!stop_string()) apply_stop(parse(detokenizer_.finish()), events);
-  if (!stop_string() && !raw_) apply_stop(parser_.finish(cut), events);
+  if (!stop_string() && !raw_) apply_stop(parser_.finish(), events);
   if (stop_string()) return events;
   if (std::string rest = stop_.flush(); !rest.empty()) {
     events.push_back({.kind = OutputEvent::Kind::kContent, .text = std::move(rest)});

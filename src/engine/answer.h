@@ -29,8 +29,7 @@ class Answer {
   // What this token adds. Once stop_string() is set, the answer has ended and nothing may be pushed any more.
   std::vector<text::OutputEvent> push(int32_t token);
   // The end of the answer: everything that was held back.
-  // `cut` where it met a limit of tokens: see OutputParser::finish.
-  std::vector<text::OutputEvent> finish(bool cut = false);
+  std::vector<text::OutputEvent> finish();
 
   const std::optional<std::string>& stop_string() const { return stop_.matched(); }
   bool in_reasoning() const { return !raw_ && parser_.in_reasoning(); }

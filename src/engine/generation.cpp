@@ -128,7 +128,7 @@ void Generation::finish(FinishReason reason, Update update) {
   const auto now = Clock::now();
   std::vector<text::OutputEvent>& events = update.events;
   if (reason != FinishReason::kCancelled && reason != FinishReason::kError) {
-    auto rest = answer_.finish(reason == FinishReason::kLength || reason == FinishReason::kRepeat);
+    auto rest = answer_.finish();
     events.insert(events.end(), std::make_move_iterator(rest.begin()), std::make_move_iterator(rest.end()));
     outcome_.stop_string = answer_.stop_string();
     if (outcome_.stop_string) reason = FinishReason::kStop;  // the held back text completed one

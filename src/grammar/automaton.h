@@ -34,7 +34,7 @@ struct Edge {
   RuleId rule = 0;  // kCall
 };
 
-// Where any printable text (Vocabulary::printable) may stand, and leads back to the node.
+// Where any printable text (Vocabulary::printable) may stand.
 enum class TextLoop : uint8_t {
   kNone,
   kFree,

@@ -46,7 +46,9 @@ RuleId JsonRules::any_value() {
   const NodeId start = builder_.start(rule), end = builder_.add_node(rule);
   builder_.ends(end);
   literals(start, {"null", "true", "false"}, end);
-  builder_.call(start, number_rule(builder_, {}, builder_.source()), end);
+  builder_.call(start,
+                shared("number " + NumberRange().key(), [&] { return number_rule(builder_, {}, builder_.source()); }),
+                end);
   builder_.call(start, any_string(), end);
   builder_.call(start, any_array(), end);
   builder_.call(start, any_object(), end);

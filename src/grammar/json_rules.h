@@ -1,6 +1,7 @@
 // The rules of JSON itself: white space, and values of any form.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,13 @@ class JsonRules {
   RuleId any_array();
   RuleId any_string();
 
+  // The rule that `make` made when it was first asked for under this key.
+  template <typename Make>
+  RuleId shared(const std::string& key, Make&& make) {
+    const auto known = shared_.find(key);
+    return known != shared_.end() ? known->second : shared_.emplace(key, make()).first->second;
+  }
+
   // White space that may stand here.
   void after_open(NodeId from, NodeId to) { space(from, to, pretty_, pretty_); }
   void before_close(NodeId from, NodeId to) { space(from, to, pretty_, pretty_); }
@@ -42,12 +50,12 @@ class JsonRules {
 
  private:
   void space(NodeId from, NodeId to, bool blank, bool line_break);
-  RuleId& made(std::optional<RuleId>& rule, const char* name, uint8_t weight);
 
   AutomatonBuilder& builder_;
   bool pretty_;
   std::optional<CharDfa> strings_;
   std::optional<RuleId> any_value_, any_object_, any_array_, any_string_, blank_, line_break_;
+  std::map<std::string, RuleId> shared_;
 };
 
 }  // namespace tandem::grammar

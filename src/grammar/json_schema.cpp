@@ -10,7 +10,8 @@ namespace tandem::grammar {
 std::shared_ptr<const Grammar> compile_json_schema(const base::Json& schema, const SchemaOptions& options) {
   AutomatonBuilder builder(options.source);
   JsonRules json(builder, options.pretty, std::nullopt);
-  SchemaReader reader(schema, options.source, options.loose);
+  PatternCache patterns;
+  SchemaReader reader(schema, options.source, options.loose, patterns);
   SchemaRules rules(json, reader);
   const RuleId value = rules.value({reader.root()});
   rules.finish();

@@ -255,6 +255,16 @@ int compare(const Decimal& a, const Decimal& b) {
   return a.negative ? -order : order;
 }
 
+std::string NumberRange::key() const {
+  std::string key = fmt::format("{} {} {}", whole, step, step_digits);
+  for (const auto& bound : {low, high}) {
+    key += bound ? fmt::format(" {}{}.{}{}", bound->value.negative ? '-' : '+', bound->value.whole,
+                               bound->value.fraction, bound->exclusive ? '!' : ' ')
+                 : " none";
+  }
+  return key;
+}
+
 void NumberRange::at_least(Bound bound) {
   const int order = low ? compare(bound.value, low->value) : 1;
   if (order > 0 || (order == 0 && bound.exclusive)) low = std::move(bound);

@@ -35,6 +35,8 @@ struct NumberRange {
   uint32_t step_digits = 0;
   bool whole = false;  // no fraction
 
+  std::string key() const;  // equal where the ranges are
+
   void at_least(Bound bound);
   void at_most(Bound bound);
   // Throws base::Error{kBadInput} with `source` where the common multiple is too large.

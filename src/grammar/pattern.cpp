@@ -361,4 +361,10 @@ CharDfa compile_pattern(std::string_view pattern, const std::string& source) {
   return PatternParser(pattern, source).compile();
 }
 
+const CharDfa& PatternCache::get(const std::string& pattern, const std::string& source) {
+  const auto known = patterns_.find(pattern);
+  if (known != patterns_.end()) return known->second;
+  return patterns_.emplace(pattern, compile_pattern(pattern, source)).first->second;
+}
+
 }  // namespace tandem::grammar

@@ -1,6 +1,7 @@
 // Regular expressions of JSON schemas: the part of ECMAScript's that describes regular sets of strings.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -12,5 +13,14 @@ namespace tandem::grammar {
 // base::Error{kBadInput} with `source`, naming the place, for what is malformed, for back references, look-around and
 // word borders, and beyond the limits of size and depth.
 CharDfa compile_pattern(std::string_view pattern, const std::string& source);
+
+// Patterns that were compiled already. Not thread-safe.
+class PatternCache {
+ public:
+  const CharDfa& get(const std::string& pattern, const std::string& source);
+
+ private:
+  std::map<std::string, CharDfa> patterns_;
+};
 
 }  // namespace tandem::grammar

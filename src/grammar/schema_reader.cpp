@@ -138,8 +138,14 @@ SchemaPlace SchemaPlace::at(const std::string& key, size_t index) const {
   return {&(*schema)[key][index], fmt::format("{}.{}[{}]", path, key, index)};
 }
 
-SchemaReader::SchemaReader(const Json& document, std::string source, bool loose)
-    : document_(document), source_(std::move(source)), loose_(loose) {}
+std::string SchemaFacts::string_key() const {
+  std::string key = fmt::format("{} {}", length.need, length.left);
+  for (const auto& pattern : patterns) key += fmt::format(" {} {}", pattern.first.size(), pattern.first);
+  return key;
+}
+
+SchemaReader::SchemaReader(const Json& document, std::string source, bool loose, PatternCache& patterns)
+    : document_(document), source_(std::move(source)), loose_(loose), patterns_(patterns) {}
 
 void SchemaReader::spend(const std::string& path, uint64_t work) {
   work_ += work;
@@ -407,10 +413,8 @@ bool SchemaReader::read_array_keyword(SchemaFacts& facts, const SchemaPlace& pla
 }
 
 const CharDfa& SchemaReader::pattern(const std::string& pattern, const std::string& path) {
-  const auto known = patterns_.find(pattern);
-  if (known != patterns_.end()) return known->second;
-  spend(path, 100'000);
-  return patterns_.emplace(pattern, compile_pattern(pattern, path)).first->second;
+  spend(path, 100 + pattern.size());
+  return patterns_.get(pattern, path);
 }
 
 Conjunction SchemaReader::property(const SchemaFacts& facts, const std::string& name) {

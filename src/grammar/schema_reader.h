@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 #include "grammar/automaton.h"
 #include "grammar/char_dfa.h"
 #include "grammar/number_rules.h"
+#include "grammar/pattern.h"
 #include "text/argument_types.h"
 
 namespace tandem::grammar {
@@ -40,6 +40,7 @@ struct SchemaFacts {
 
   Counter length = {0, kNoLimit};                             // of strings, in characters
   std::vector<std::pair<std::string, std::string>> patterns;  // also those of formats; with their paths
+  std::string string_key() const;                             // equal where length and patterns are
   bool any_string() const { return length == Counter{0, kNoLimit} && patterns.empty(); }
 
   struct Properties {  // one schema's
@@ -64,11 +65,11 @@ struct SchemaFacts {
   bool any_array() const { return items.empty() && item_count == Counter{0, kNoLimit}; }
 };
 
-// REQUIRES that the document outlives it. Members throw base::Error{kBadInput} with the path of the fault.
+// REQUIRES that document and patterns outlive it. Members throw base::Error{kBadInput} with the path of the fault.
 class SchemaReader {
  public:
   // `loose`: what is not supported or malformed is passed over.
-  SchemaReader(const base::Json& document, std::string source, bool loose);
+  SchemaReader(const base::Json& document, std::string source, bool loose, PatternCache& patterns);
 
   SchemaPlace root() const { return {&document_, source_}; }
   bool loose() const { return loose_; }
@@ -104,9 +105,9 @@ class SchemaReader {
   const base::Json& document_;
   std::string source_;
   bool loose_;
+  PatternCache& patterns_;
   uint64_t work_ = 0;
   std::set<const base::Json*> exclusive_;  // schemas whose oneOf was checked
-  std::map<std::string, CharDfa> patterns_;
 };
 
 }  // namespace tandem::grammar

@@ -107,7 +107,9 @@ void SchemaRules::value_of_type(NodeId from, const SchemaFacts& facts, JsonTypes
     case JsonTypes::kNumber: {
       NumberRange range = facts.numbers;
       range.whole = type == JsonTypes::kInteger;
-      return builder.call(from, number_rule(builder, std::move(range), facts.path), to);
+      const RuleId rule =
+          json_.shared("number " + range.key(), [&] { return number_rule(builder, range, facts.path); });
+      return builder.call(from, rule, to);
     }
     case JsonTypes::kString:
       return string(from, facts, to);
@@ -134,10 +136,12 @@ void SchemaRules::string(NodeId from, const SchemaFacts& facts, NodeId to) {
   AutomatonBuilder& builder = json_.builder();
   if (facts.any_string()) return builder.call(from, json_.any_string(), to);
   if (facts.length.left != kNoLimit && facts.length.need > facts.length.left) return;
-  const std::optional<CharDfa> dfa = strings(facts, json_.strings());
-  if (!dfa) return builder.call(from, any_string_rule(builder, facts.length), to);
-  const Counter length = dfa->open_ended() ? facts.length : Counter{0, kNoLimit};
-  builder.call(from, string_rule(builder, *dfa, Spelling::kJson, length), to);
+  const RuleId rule = json_.shared("string " + facts.string_key(), [&] {
+    const std::optional<CharDfa> dfa = strings(facts, json_.strings());
+    if (!dfa) return any_string_rule(builder, facts.length);
+    return string_rule(builder, *dfa, Spelling::kJson, dfa->open_ended() ? facts.length : Counter{0, kNoLimit});
+  });
+  builder.call(from, rule, to);
 }
 
 // Nodes: before[i] where property i or a later one must come, after[i] behind one of the first i properties.

@@ -89,15 +89,28 @@ void add_escapes(AutomatonBuilder& builder, NodeId from, NodeId to) {
   hex_pair(builder, low_end, to);
 }
 
-// Whether any printable text leads from the state back to it.
-bool loops_on_text(const CharDfa::State& state, uint32_t self) {
-  CharSet loop;
-  for (const CharDfa::Edge& edge : state.edges) {
-    if (edge.target == self) loop.push_back({edge.low, edge.high});
+// The states from which any printable text leads on: the largest set that no printable character leaves.
+std::vector<bool> takes_any_text(const std::vector<CharDfa::State>& states) {
+  std::vector<bool> takes(states.size(), true);
+  std::vector<std::vector<uint32_t>> sources(states.size());
+  std::vector<uint32_t> unchecked;
+  for (uint32_t i = 0; i < states.size(); ++i) {
+    for (const CharDfa::Edge& edge : states[i].edges) sources[edge.target].push_back(i);
+    unchecked.push_back(i);
   }
-  loop.push_back({0, 0x1F});
-  for (const char32_t c : {U'"', U'\\', U'<'}) loop.push_back({c, c});
-  return inverted(loop).empty();
+  while (!unchecked.empty()) {
+    const uint32_t state = unchecked.back();
+    unchecked.pop_back();
+    if (!takes[state]) continue;
+    CharSet stays = {{0, 0x1F}};
+    for (const char32_t c : {U'"', U'\\', U'<', U'>'}) stays.push_back({c, c});
+    for (const CharDfa::Edge& edge : states[state].edges) {
+      if (takes[edge.target]) stays.push_back({edge.low, edge.high});
+    }
+    takes[state] = inverted(stays).empty();
+    if (!takes[state]) unchecked.insert(unchecked.end(), sources[state].begin(), sources[state].end());
+  }
+  return takes;
 }
 
 }  // namespace
@@ -216,6 +229,7 @@ RuleId string_rule(AutomatonBuilder& builder, const CharDfa& strings, Spelling s
   const std::string_view quote = spelling == Spelling::kJson ? "\"" : "";
   builder.literal(builder.start(rule), quote, nodes[0]);
   CharacterWriter writer(builder, spelling);
+  const std::vector<bool> any_text = takes_any_text(states);
   for (uint32_t i = 0; i < states.size(); ++i) {
     NodeId character = nodes[i];
     NodeId closing = nodes[i];
@@ -229,7 +243,7 @@ RuleId string_rule(AutomatonBuilder& builder, const CharDfa& strings, Spelling s
     }
     if (states[i].accepts) builder.literal(closing, quote, end);
     for (const CharDfa::Edge& edge : states[i].edges) writer.add(character, edge.low, edge.high, nodes[edge.target]);
-    if (loops_on_text(states[i], i)) builder.text_loop(character, counted ? TextLoop::kCounted : TextLoop::kFree);
+    if (any_text[i]) builder.text_loop(character, counted ? TextLoop::kCounted : TextLoop::kFree);
   }
   return rule;
 }

@@ -1,5 +1,6 @@
 // Tool calls in the models' form, so that text::OutputParser reads back arguments which the schema admits.
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "base/error.h"
@@ -62,13 +63,15 @@ bool is_name(std::string_view name) {
 class ToolRules {
  public:
   // `typed`: the schema says what values may be; otherwise only what types they have.
-  ToolRules(JsonRules& json, const ToolGrammar& tool, std::string source, const text::ToolSchemas& parser, bool typed)
+  ToolRules(JsonRules& json, const ToolGrammar& tool, std::string source, const text::ToolSchemas& parser,
+            PatternCache& patterns, bool typed)
       : json_(json),
         builder_(json.builder()),
         tool_(tool),
         parser_(parser),
         typed_(typed),
-        reader_(tool.parameters.is_null() ? no_parameters() : tool.parameters, std::move(source), !tool.strict),
+        reader_(tool.parameters.is_null() ? no_parameters() : tool.parameters, std::move(source), !tool.strict,
+                patterns),
         rules_(json, reader_) {}
 
   RuleId call() {
@@ -192,19 +195,29 @@ class ToolRules {
   // A string as it is, where the parser leaves it one.
   void text(NodeId from, const SchemaFacts& facts, JsonTypes types, NodeId to) {
     if (facts.length.left != kNoLimit && facts.length.need > facts.length.left) return;
+    std::string key = "text " + facts.string_key();
+    for (const auto& [type, strings] : other_types()) key += types.has(type) ? '1' : '0';
+    const RuleId rule = json_.shared(key, [&] { return text_rule(facts, types); });
+    builder_.call(from, rule, to);
+  }
+
+  RuleId text_rule(const SchemaFacts& facts, JsonTypes types) {
     const bool counted = !(facts.length == Counter{0, kNoLimit});
     CharDfa within = counted ? tag_free().values_without_returns : tag_free().values;
-    const std::pair<JsonTypes::Type, const CharDfa*> kOthers[] = {
-        {JsonTypes::kNull, &tag_free().nulls},      {JsonTypes::kBoolean, &tag_free().booleans},
-        {JsonTypes::kInteger, &tag_free().numbers}, {JsonTypes::kNumber, &tag_free().numbers},
-        {JsonTypes::kArray, &tag_free().arrays},    {JsonTypes::kObject, &tag_free().objects}};
-    for (const auto& [type, strings] : kOthers) {
+    for (const auto& [type, strings] : other_types()) {
       if (types.has(type)) within = within.intersect(strings->complement(), facts.path);
     }
     const CharDfa strings = *rules_.strings(facts, within);
-    const bool open_ended = strings.open_ended();
-    builder_.call(from,
-                  string_rule(builder_, strings, Spelling::kRaw, open_ended ? facts.length : Counter{0, kNoLimit}), to);
+    return string_rule(builder_, strings, Spelling::kRaw, strings.open_ended() ? facts.length : Counter{0, kNoLimit});
+  }
+
+  static std::array<std::pair<JsonTypes::Type, const CharDfa*>, 6> other_types() {
+    return {{{JsonTypes::kNull, &tag_free().nulls},
+             {JsonTypes::kBoolean, &tag_free().booleans},
+             {JsonTypes::kInteger, &tag_free().numbers},
+             {JsonTypes::kNumber, &tag_free().numbers},
+             {JsonTypes::kArray, &tag_free().arrays},
+             {JsonTypes::kObject, &tag_free().objects}}};
   }
 
   JsonRules& json_;
@@ -241,6 +254,7 @@ Json names_only(const Json& parameters) {
 // The calls of each tool that may be called.
 std::vector<RuleId> tool_rules(JsonRules& json, const ToolCallOptions& options, std::vector<std::string>& sources) {
   const text::ToolSchemas parser(parser_tools(options));
+  PatternCache patterns;
   std::vector<RuleId> rules;
   std::set<std::string> known;
   for (size_t i = 0; i < options.tools.size(); ++i) {
@@ -252,12 +266,12 @@ std::vector<RuleId> tool_rules(JsonRules& json, const ToolCallOptions& options, 
     if (!known.insert(tool.name).second || (!options.only.empty() && tool.name != options.only)) continue;
     sources.push_back(place + ".parameters");
     try {
-      rules.push_back(ToolRules(json, tool, sources.back(), parser, true).call());
+      rules.push_back(ToolRules(json, tool, sources.back(), parser, patterns, true).call());
     } catch (const base::Error&) {
       if (tool.strict) throw;
       // The schema exceeds a limit.
       const ToolGrammar bare = {tool.name, names_only(tool.parameters), false};
-      rules.push_back(ToolRules(json, bare, sources.back(), parser, false).call());
+      rules.push_back(ToolRules(json, bare, sources.back(), parser, patterns, false).call());
     }
   }
   return rules;
@@ -292,7 +306,8 @@ std::shared_ptr<const Grammar> compile_tool_calls(const ToolCallOptions& options
   }
   if (options.content) {
     JsonRules content(builder, true, tag_free().content);  // a string that quotes <tool_call> would be read as a call
-    SchemaReader reader(*options.content, options.content_source, false);
+    PatternCache patterns;
+    SchemaReader reader(*options.content, options.content_source, false, patterns);
     SchemaRules rules(content, reader);
     const RuleId value = rules.value({reader.root()});
     rules.finish();

@@ -16,7 +16,7 @@ constexpr size_t kMaxTokens = size_t{1} << 24;
 
 bool is_printable(std::string_view bytes) {
   for (const char c : bytes) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\' || c == '<') return false;
+    if (static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\' || c == '<' || c == '>') return false;
   }
   return text::utf8_valid_prefix(bytes, 0) == bytes.size();
 }

@@ -40,8 +40,8 @@ class Vocabulary {
   size_t longest() const { return longest_; }   // bytes
 
   const TokenTrie& trie() const { return trie_; }  // of all tokens
-  // The tokens that are printable text: whole characters from U+0020 on, without ", \ and <. Places where any text may
-  // stand allow them all; only the others need a walk.
+  // The tokens that are printable text: whole characters from U+0020 on, without ", \, < and >. Places where any text
+  // may stand allow them all; only the others need a walk.
   std::span<const uint64_t> printable() const { return printable_; }
   const TokenTrie& unprintable() const { return unprintable_; }
 

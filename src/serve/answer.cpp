@@ -175,16 +175,6 @@ class Submitted {
 
 }  // namespace
 
-std::optional<base::Json> AnsweredCall::object() const {
-  // Typed values may nest deeper than requests.
-  constexpr base::JsonLimits kLimits{.max_depth = 256};
-  try {
-    return base::parse_json(arguments, "arguments", kLimits);
-  } catch (const base::Error&) {
-    return std::nullopt;
-  }
-}
-
 void CollectedAnswer::add(const engine::Update& update) {
   for (const OutputEvent& event : update.events) {
     switch (event.kind) {

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +20,7 @@ namespace tandem::serve {
 
 struct AnsweredCall {
   std::string name;
-  std::string arguments;  // JSON text of an object; only its beginning where a limit of tokens cut the answer
-
-  // The arguments; absent where they were cut.
-  std::optional<base::Json> object() const;
+  std::string arguments;  // JSON text of an object
 };
 
 // One whole choice of an answer.

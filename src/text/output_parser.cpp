@@ -25,21 +25,13 @@ std::vector<OutputEvent> OutputParser::push(std::string_view text) {
   return std::exchange(events_, {});
 }
 
-std::vector<OutputEvent> OutputParser::finish(bool cut) {
+std::vector<OutputEvent> OutputParser::finish() {
   buffer_ += utf8_repaired(bytes_);
   bytes_.clear();
   final_ = true;
   run();
-  const bool in_value = state_ == State::kValueStart || state_ == State::kValue;
-  if (cut && (in_value || state_ == State::kCall)) {
-    if (keys_.empty()) emit(Kind::kToolCallArguments, "{");
-    emit(Kind::kToolCallEnd, {});
-    calls_.push_back(std::move(call_));
-    state_ = State::kAfterFunction;
-  } else {
-    if (in_value) end_parameter();
-    if (state_ == State::kCall) end_call();
-  }
+  if (state_ == State::kValueStart || state_ == State::kValue) end_parameter();
+  if (state_ == State::kCall) end_call();
   if (state_ == State::kContent && !after_call_) emit(Kind::kContent, held_blanks_);
   held_blanks_.clear();
   return std::exchange(events_, {});

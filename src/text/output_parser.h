@@ -33,10 +33,8 @@ class OutputParser {
 
   // `text` is any number of bytes of the answer, also a part of a tag or of a character.
   std::vector<OutputEvent> push(std::string_view text);
-  // The end of the answer: what was held back as a possible tag comes out as text, an open call is closed. Where the
-  // answer was `cut` (it met a limit of tokens) the arguments of an open call end as they are, so that nobody takes
-  // them for whole.
-  std::vector<OutputEvent> finish(bool cut = false);
+  // The end of the answer: what was held back as a possible tag comes out as text, an open call is closed.
+  std::vector<OutputEvent> finish();
 
   bool in_reasoning() const { return state_ == State::kReasoning; }
   // The complete calls so far (ids are empty: the server names them).

@@ -1,7 +1,7 @@
-#include <bit>
 #include <gtest/gtest.h>
 
-#include "tests/grammar/support.h"
+#include "grammar/state_cache.h"
+#include "tests/grammar/random_walk.h"
 
 namespace tandem::grammar {
 namespace {
@@ -14,16 +14,6 @@ std::vector<uint64_t> tried_mask(const Matcher& matcher) {
     if (copy.accept(token)) mask[static_cast<size_t>(token) / 64] |= uint64_t{1} << (token % 64);
   }
   return mask;
-}
-
-int32_t random_token(const std::vector<uint64_t>& mask, std::mt19937& random) {
-  std::vector<int32_t> allowed;
-  for (size_t i = 0; i < mask.size(); ++i) {
-    for (uint64_t rest = mask[i]; rest != 0; rest &= rest - 1) {
-      allowed.push_back(static_cast<int32_t>(i * 64 + static_cast<size_t>(std::countr_zero(rest))));
-    }
-  }
-  return allowed.empty() ? -1 : allowed[random() % allowed.size()];
 }
 
 TEST(Mask, EqualsTryingEachToken) {
@@ -55,6 +45,48 @@ TEST(Mask, EqualsTryingEachToken) {
       }
     }
   }
+}
+
+TEST(Mask, IsTheSameWhateverCameBefore) {
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const char* const schema = R"({"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"},
+      "b": {"type": "array", "items": {"type": "number"}, "maxItems": 4}}}, "maxItems": 9})";
+  const auto used = schema_grammar(schema);
+  for (int answer = 0; answer < 10; ++answer) {
+    Matcher matcher(used, demo_vocabulary());
+    Matcher fresh(schema_grammar(schema), demo_vocabulary());  // whose grammar has seen nothing
+    for (int step = 0; step < 20; ++step) {
+      const std::vector<uint64_t> mask = mask_of(matcher);
+      ASSERT_EQ(mask, mask_of(fresh));
+      ASSERT_EQ(matcher.may_end(), fresh.may_end());
+      const int32_t token = random_token(mask, random);
+      if (token < 0) break;
+      ASSERT_TRUE(matcher.accept(token));
+      ASSERT_TRUE(fresh.accept(token));
+    }
+  }
+}
+
+TEST(Mask, LongAnswersStayWithinTheMemoryOfStates) {
+  const auto grammar = schema_grammar(R"({"type": "array", "items": {"type": "string", "maxLength": 1000000}})");
+  Matcher matcher(grammar, demo_vocabulary());
+  ASSERT_TRUE(matcher.accept_bytes("[\""));
+  const std::vector<uint64_t> before = mask_of(matcher);
+  const Matcher early = matcher;
+  const std::string piece(1'000, 'x');
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(matcher.accept_bytes(piece));
+    ASSERT_LT(grammar->cache(demo_vocabulary())->bytes(), Grammar::kCacheBytes + (size_t{4} << 20));
+  }
+  EXPECT_EQ(mask_of(matcher), before);
+  EXPECT_TRUE(matcher.accept_bytes("\"]"));
+  EXPECT_TRUE(matcher.must_end());
+  Matcher old = early;  // its memory was given up meanwhile
+  EXPECT_EQ(mask_of(old), before);
+  EXPECT_TRUE(old.accept_bytes("\",\"\"]"));
+  EXPECT_TRUE(old.must_end());
 }
 
 TEST(Mask, NeverAllowsSpecialTokens) {

@@ -150,20 +150,6 @@ TEST(ChatCompletion, PassesOnOneCallWhereParallelCallsAreOff) {
   EXPECT_EQ(sum(server.chunks(body)).calls.size(), 1u);
 }
 
-TEST(ChatCompletion, ACallThatIsCutHasNoWholeArguments) {
-  ChatServer server(
-      {"<tool_call>\n<function=list>\n<parameter=path>\n/a/long/path/to/somewhere\n</parameter>\n"
-       "</function>\n</tool_call>"});
-  const Json body = ask("look", {{"tools", tools()}, {"max_tokens", 16}});
-  const Json choice = server.answer(body).at("choices").at(0);
-  EXPECT_EQ(choice.at("finish_reason"), "length");
-  const std::string arguments = choice.at("message").at("tool_calls").at(0).at("function").at("arguments");
-  EXPECT_FALSE(Json::accept(arguments)) << arguments;
-  const Sum all = sum(server.chunks(body));
-  EXPECT_EQ(all.finish_reason, "length");
-  EXPECT_EQ(all.calls.at(0).at("arguments"), arguments);
-}
-
 TEST(ChatCompletion, CallsNothingWhereToolChoiceIsNone) {
   ChatServer server({kTwoCalls});
   const Json answer = server.answer(ask("look", {{"tools", tools()}, {"tool_choice", "none"}}));

@@ -327,33 +327,5 @@ TEST(OutputParser, TakesLinearTime) {
   }
 }
 
-// The arguments of the last call when the text ends there by a limit of tokens.
-std::string cut_arguments(const std::string& text) {
-  OutputParser parser(base::Json::parse(R"([{"type":"function","function":{"name":"f","parameters":{"type":"object",
-      "properties":{"s":{"type":"string"},"n":{"type":"integer"}}}}}])"),
-                      false);
-  std::vector<OutputEvent> events = parser.push(text);
-  for (OutputEvent& event : parser.finish(/*cut=*/true)) events.push_back(std::move(event));
-  std::string arguments;
-  for (const OutputEvent& event : events) {
-    if (event.kind == OutputEvent::Kind::kToolCallArguments) arguments += event.text;
-  }
-  EXPECT_EQ(events.back().kind, OutputEvent::Kind::kToolCallEnd);
-  return arguments;
-}
-
-TEST(OutputParser, ACallThatWasCutHasNoWholeArguments) {
-  const std::string whole =
-      "<tool_call>\n<function=f>\n<parameter=s>\nrm -rf /tmp/x\n</parameter>\n<parameter=n>\n12\n"
-      "</parameter>\n</function>";
-  EXPECT_EQ(cut_arguments(whole), R"({"s": "rm -rf /tmp/x", "n": 12})");
-  const size_t begin = whole.find("<function=f>") + 12;
-  for (size_t size = begin; size + 1 < whole.size(); ++size) {
-    const std::string arguments = cut_arguments(whole.substr(0, size));
-    EXPECT_FALSE(base::Json::accept(arguments)) << size << ": " << arguments;
-    EXPECT_TRUE(arguments.starts_with("{"));
-  }
-}
-
 }  // namespace
 }  // namespace tandem::text

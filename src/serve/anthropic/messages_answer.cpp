@@ -14,6 +14,9 @@ using text::OutputEvent;
 
 namespace {
 
+// Arguments are an object around values that were parsed with the limit's default already.
+constexpr base::JsonLimits kArgumentLimits{.max_depth = 256};
+
 void hash_text(base::Sha256& hash, std::string_view text) {
   hash.update(std::as_bytes(std::span(text.data(), text.size())));
 }
@@ -63,10 +66,10 @@ Json content_blocks(const CollectedAnswer& answer) {
   }
   if (!answer.content.empty()) out.push_back({{"type", "text"}, {"text", answer.content}});
   for (const AnsweredCall& call : answer.calls) {
-    auto input = call.object();
-    if (!input) continue;  // cut by the limit of tokens: there is no object to give
-    out.push_back(
-        {{"type", "tool_use"}, {"id", random_id("toolu_")}, {"name", call.name}, {"input", std::move(*input)}});
+    out.push_back({{"type", "tool_use"},
+                   {"id", random_id("toolu_")},
+                   {"name", call.name},
+                   {"input", base::parse_json(call.arguments, "arguments", kArgumentLimits)}});
   }
   return out;
 }

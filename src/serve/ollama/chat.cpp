@@ -84,11 +84,8 @@ OutputFormat read_ollama_format(const Json& body) {
   return {.kind = OutputFormat::Kind::kJsonSchema, .schema = format, .field = "format"};
 }
 
-// Null where the limit of tokens cut the call: its arguments must be an object here.
 Json call_json(const AnsweredCall& call) {
-  auto arguments = call.object();
-  if (!arguments) return nullptr;
-  return {{"function", {{"name", call.name}, {"arguments", std::move(*arguments)}}}};
+  return {{"function", {{"name", call.name}, {"arguments", base::parse_json(call.arguments, "arguments")}}}};
 }
 
 Json ended(const std::string& model, const Json& message, const engine::Outcome& outcome) {
@@ -128,9 +125,7 @@ HttpResponse OllamaAnswer::answer(const std::vector<CollectedAnswer>& choices) {
   const CollectedAnswer& answer = choices.front();
   Json message = {{"role", "assistant"}, {"content", answer.content}};
   if (!answer.reasoning.empty()) message["thinking"] = answer.reasoning;
-  for (const AnsweredCall& call : answer.calls) {
-    if (Json json = call_json(call); !json.is_null()) message["tool_calls"].push_back(std::move(json));
-  }
+  for (const AnsweredCall& call : answer.calls) message["tool_calls"].push_back(call_json(call));
   return {.body = dump(ended(model_, message, answer.outcome))};
 }
 
@@ -155,9 +150,7 @@ std::string OllamaStream::add(int, const engine::Update& update) {
         call_.arguments += event.text;
         break;
       case OutputEvent::Kind::kToolCallEnd:
-        if (Json call = call_json(call_); !call.is_null()) {
-          out += line({{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({std::move(call)})}});
-        }
+        out += line({{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call_json(call_)})}});
         break;
     }
   }
