@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/cpu.h"
+#include "base/error.h"
 
 namespace tandem::base {
 
@@ -22,12 +23,18 @@ namespace {
 // that.
 constexpr int kSpins = 2000;
 constexpr int64_t kChunksPerThread = 4;  // evens out threads that start late or run slowly
+constexpr int64_t kMostChunksOfLane = UINT16_MAX;
 constexpr size_t kCacheLine = 64;
 constexpr size_t kMostCpus = 8192;
 
 // One core is left for the server's threads where there are more than two.
 int threads_for(int cores) {
   return cores > 2 ? cores - 1 : cores;
+}
+
+int64_t ranges_of(int64_t count, int64_t grain) {
+  grain = std::max<int64_t>(grain, 1);
+  return (count + grain - 1) / grain;
 }
 
 // A refusal changes nothing but the speed.
@@ -59,18 +66,22 @@ struct WorkerPool::Shared {
     return {static_cast<uint32_t>(bits >> 32), static_cast<uint16_t>(bits >> 16), static_cast<uint16_t>(bits)};
   }
 
-  // Each thread has a lane of chunks that it alone takes from until they run out, and others then help with: threads
-  // meet on a cache line only where one helps another.
+  // Each thread has a lane of chunks of each stage that it alone takes from until they run out, and others then help
+  // with: threads meet on a cache line only where one helps another.
   struct Lane {
-    alignas(kCacheLine) std::atomic<uint64_t> ticket{0};
+    alignas(kCacheLine) std::atomic<uint64_t> tickets[kMostStages]{};
     alignas(kCacheLine) std::atomic<uint64_t> finished{0};  // the run's number, and the chunks that its thread has done
+  };
+
+  struct Work {
+    int64_t count = 0;
+    int64_t chunks = 0;
+    const std::function<void(int64_t, int64_t)>* body = nullptr;
   };
 
   alignas(kCacheLine) std::atomic<uint32_t> run{0};  // number of the latest run
   // Of the latest run; read by whoever has taken one of its chunks.
-  alignas(kCacheLine) int64_t count = 0;
-  int64_t chunks = 0;
-  const std::function<void(int64_t, int64_t)>* body = nullptr;
+  alignas(kCacheLine) Work stages[kMostStages];
   std::vector<Lane> lanes;
 
   std::mutex error_mutex;
@@ -82,17 +93,18 @@ struct WorkerPool::Shared {
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;
 
-  int64_t lane_begin(size_t lane) const {
-    return static_cast<int64_t>(lane) * chunks / static_cast<int64_t>(lanes.size());
+  int64_t lane_begin(const Work& work, size_t lane) const {
+    return static_cast<int64_t>(lane) * work.chunks / static_cast<int64_t>(lanes.size());
   }
 
   // The next chunk of a lane in this run, as its place in the lane; -1 where there is none.
-  int64_t take(size_t lane, uint32_t number) {
-    uint64_t bits = lanes[lane].ticket.load(std::memory_order_acquire);
+  int64_t take(size_t stage, size_t lane, uint32_t number) {
+    std::atomic<uint64_t>& from = lanes[lane].tickets[stage];
+    uint64_t bits = from.load(std::memory_order_acquire);
     for (;;) {
       const Ticket ticket = unpack(bits);
       if (ticket.run != number || ticket.next == ticket.end) return -1;
-      if (lanes[lane].ticket.compare_exchange_weak(bits, bits + 1, std::memory_order_acq_rel)) return ticket.next;
+      if (from.compare_exchange_weak(bits, bits + 1, std::memory_order_acq_rel)) return ticket.next;
     }
   }
 
@@ -101,24 +113,52 @@ struct WorkerPool::Shared {
     const auto publish = [&] {
       lanes[thread].finished.store(static_cast<uint64_t>(number) << 32 | done, std::memory_order_release);
     };
-    for (size_t i = 0; i < lanes.size(); ++i) {
-      const size_t lane = (thread + i) % lanes.size();
-      for (int64_t place = take(lane, number); place >= 0; place = take(lane, number)) {
-        const int64_t chunk = lane_begin(lane) + place;
-        try {
-          (*body)(chunk* count / chunks, (chunk + 1) * count / chunks);
-        } catch (...) {
-          const std::lock_guard lock(error_mutex);
-          if (!error) error = std::current_exception();
+    for (size_t stage = 0; stage < kMostStages; ++stage) {
+      // Every lane has a ticket of every stage of a run.
+      if (unpack(lanes[thread].tickets[stage].load(std::memory_order_acquire)).run != number) return;
+      for (size_t i = 0; i < lanes.size(); ++i) {
+        const size_t lane = (thread + i) % lanes.size();
+        for (int64_t place = take(stage, lane, number); place >= 0; place = take(stage, lane, number)) {
+          const Work& from = stages[stage];
+          const int64_t chunk = lane_begin(from, lane) + place;
+          try {
+            (*from.body)(chunk* from.count / from.chunks, (chunk + 1) * from.count / from.chunks);
+          } catch (...) {
+            const std::lock_guard lock(error_mutex);
+            if (!error) error = std::current_exception();
+          }
+          ++done;
+          if (i > 0) publish();
         }
-        ++done;
-        if (i > 0) publish();
+        if (i == 0 && done > 0) publish();
       }
-      if (i == 0 && done > 0) publish();
     }
   }
 
-  bool all_finished(uint32_t number) const {
+  // Carries out the first `used` stages in all threads.
+  void run_all(size_t used) {
+    const uint32_t number = run.load(std::memory_order_relaxed) + 1;
+    int64_t chunks = 0;
+    for (size_t stage = 0; stage < used; ++stage) {
+      chunks += stages[stage].chunks;
+      for (size_t lane = 0; lane < lanes.size(); ++lane) {
+        const int64_t end = lane_begin(stages[stage], lane + 1) - lane_begin(stages[stage], lane);
+        lanes[lane].tickets[stage].store(pack({number, static_cast<uint16_t>(end), 0}), std::memory_order_release);
+      }
+    }
+    run.store(number, std::memory_order_seq_cst);
+    if (sleepers.load() > 0) {
+      const std::lock_guard wake_lock(sleep_mutex);
+      wake.notify_all();
+    }
+    work(0, number);
+    while (!all_finished(number, chunks)) _mm_pause();
+    const std::exception_ptr thrown = std::exchange(error, nullptr);
+    busy.store(false, std::memory_order_release);
+    if (thrown) std::rethrow_exception(thrown);
+  }
+
+  bool all_finished(uint32_t number, int64_t chunks) const {
     int64_t done = 0;
     for (const Lane& lane : lanes) {
       const uint64_t finished = lane.finished.load(std::memory_order_acquire);
@@ -184,26 +224,28 @@ void WorkerPool::run(int64_t count, int64_t grain, const std::function<void(int6
     return;
   }
   const auto threads = static_cast<int64_t>(shared.lanes.size());
-  const uint32_t number = shared.run.load(std::memory_order_relaxed) + 1;
-  shared.count = count;
-  shared.chunks =
-      std::min((count + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1), kChunksPerThread * threads);
-  shared.body = &body;
-  for (size_t lane = 0; lane < shared.lanes.size(); ++lane) {
-    const int64_t chunks = shared.lane_begin(lane + 1) - shared.lane_begin(lane);
-    shared.lanes[lane].ticket.store(Shared::pack({number, static_cast<uint16_t>(chunks), 0}),
-                                    std::memory_order_release);
+  const int64_t chunks = std::min(ranges_of(count, grain), kChunksPerThread * threads);
+  shared.stages[0] = {.count = count, .chunks = chunks, .body = &body};
+  shared.run_all(1);
+}
+
+void WorkerPool::run_stages(std::span<const Stage> stages) {
+  Shared& shared = *shared_;
+  if (stages.size() > kMostStages) internal_error("pool", "{} stages; a run has {}", stages.size(), kMostStages);
+  if (shared.workers.empty() || shared.busy.exchange(true, std::memory_order_acquire)) {
+    for (const Stage& stage : stages) {
+      if (stage.count > 0) stage.body(0, stage.count);
+    }
+    return;
   }
-  shared.run.store(number, std::memory_order_seq_cst);
-  if (shared.sleepers.load() > 0) {
-    const std::lock_guard wake_lock(shared.sleep_mutex);
-    shared.wake.notify_all();
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const Stage& stage = stages[i];
+    const int64_t most = kMostChunksOfLane * static_cast<int64_t>(shared.lanes.size());
+    shared.stages[i] = {.count = stage.count,
+                        .chunks = stage.count > 0 ? std::min(ranges_of(stage.count, stage.grain), most) : 0,
+                        .body = &stage.body};
   }
-  shared.work(0, number);
-  while (!shared.all_finished(number)) _mm_pause();
-  const std::exception_ptr error = std::exchange(shared.error, nullptr);
-  shared.busy.store(false, std::memory_order_release);
-  if (error) std::rethrow_exception(error);
+  shared.run_all(stages.size());
 }
 
 int WorkerPool::default_threads() {

@@ -47,6 +47,32 @@ TEST(WorkerPool, NestedAndConcurrentRunsDoTheirOwnWork) {
   EXPECT_EQ(sum, 2 * 200 * 100);
 }
 
+TEST(WorkerPool, StagesVisitEveryIndexOnceAndMayWaitForEarlierOnes) {
+  for (const int threads : {1, 2, 5}) {
+    WorkerPool pool(threads);
+    for (int repeat = 0; repeat < 300; ++repeat) {
+      std::vector<std::atomic<int>> first(40);
+      std::vector<std::atomic<int>> last(100);
+      std::atomic<int> left{40};
+      const WorkerPool::Stage stages[] = {{40, 3,
+                                           [&](int64_t begin, int64_t end) {
+                                             for (int64_t i = begin; i < end; ++i) ++first[static_cast<size_t>(i)];
+                                             left -= static_cast<int>(end - begin);
+                                           }},
+                                          {0, 1, [](int64_t, int64_t) { FAIL() << "nothing to do"; }},
+                                          {100, 1, [&](int64_t begin, int64_t end) {
+                                             while (left > 0) std::this_thread::yield();
+                                             for (int64_t i = begin; i < end; ++i) {
+                                               last[static_cast<size_t>(i)] += first[static_cast<size_t>(i % 40)];
+                                             }
+                                           }}};
+      pool.run_stages(stages);
+      for (const auto& visits : first) ASSERT_EQ(visits, 1);
+      for (const auto& visits : last) ASSERT_EQ(visits, 1);
+    }
+  }
+}
+
 TEST(WorkerPool, PassesOnAnExceptionAndStaysUsable) {
   WorkerPool pool(3);
   EXPECT_THROW(pool.run(100, 1,
@@ -54,6 +80,9 @@ TEST(WorkerPool, PassesOnAnExceptionAndStaysUsable) {
                           if (begin >= 50) throw std::runtime_error("boom");
                         }),
                std::runtime_error);
+  const WorkerPool::Stage stages[] = {{20, 1, [](int64_t, int64_t) { throw std::runtime_error("boom"); }},
+                                      {20, 1, [](int64_t, int64_t) {}}};
+  EXPECT_THROW(pool.run_stages(stages), std::runtime_error);
   std::atomic<int64_t> sum{0};
   pool.run(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
   EXPECT_EQ(sum, 100);
