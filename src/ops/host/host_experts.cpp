@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <immintrin.h>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -23,6 +25,29 @@ constexpr int64_t kBatch = 8;             // columns that one product takes here
 constexpr int64_t kDownRows = 32;         // rows of gate and up that make whole blocks of down's inputs
 constexpr int64_t kSumBytes = 256 << 10;  // accumulators of one piece of down's rows: a part of a second-level cache
 constexpr int64_t kTileSums = 2 * kExpertTileRows;  // the even and the odd experts' sums of a token and a tile
+// Steps of up to so many tokens are bounded by reading weights, and threads take single tiles of down. With more tokens
+// neighbouring tiles find their columns in a thread's cache.
+constexpr int64_t kTokensOfSingleTiles = 16;
+constexpr int64_t kRangesPerThread = 4;  // of down's tiles otherwise
+
+// What one worker counts down and others wait for.
+bool is_done(int32_t& left) {
+  return std::atomic_ref(left).load(std::memory_order_acquire) <= 0;
+}
+void wait_for(int32_t& left) {
+  while (!is_done(left)) _mm_pause();
+}
+class Countdown {
+ public:
+  Countdown(int32_t& left, int64_t by) : left_(left), by_(static_cast<int32_t>(by)) {}
+  ~Countdown() { std::atomic_ref(left_).fetch_sub(by_, std::memory_order_acq_rel); }  // also where the work throws
+  Countdown(const Countdown&) = delete;
+  Countdown& operator=(const Countdown&) = delete;
+
+ private:
+  int32_t& left_;
+  int32_t by_;
+};
 
 int64_t inputs_of(const ExpertTable& table, int which) {
   return which == 2 ? table.inner : table.hidden;
@@ -40,18 +65,22 @@ bool same_order(ExpertFormat a, ExpertFormat b) {
 // Slots sorted by expert, in token order within one, so that each record is read once for all its columns.
 void HostExperts::make_groups(const Ops::Experts& args) {
   const int64_t slots = args.tokens * args.top_k;
-  const int64_t experts = args.table.experts;
-  int32_t* counts = counts_.get(experts + 1);
+  int32_t* counts = counts_.get(args.table.experts);  // zeros between calls: most experts have no slot
   int32_t* order = order_.get(slots);
-  Group* groups = groups_memory_.get(std::min(slots, experts));
-  std::fill_n(counts, experts + 1, 0);
-  for (int64_t i = 0; i < slots; ++i) ++counts[args.ids[i] + 1];
+  Group* groups = groups_memory_.get(std::min(slots, args.table.experts));
   groups_ = 0;
-  for (int64_t e = 0; e < experts; ++e) {
-    if (counts[e + 1] > 0) groups[groups_++] = {e, counts[e], counts[e + 1]};
-    counts[e + 1] += counts[e];
+  for (int64_t i = 0; i < slots; ++i) {
+    if (counts[args.ids[i]]++ == 0) groups[groups_++] = {args.ids[i], 0, 0};
+  }
+  std::sort(groups, groups + groups_, [](const Group& a, const Group& b) { return a.expert < b.expert; });
+  int64_t first = 0;
+  for (Group* group = groups; group != groups + groups_; ++group) {
+    group->first = first;
+    group->count = std::exchange(counts[group->expert], static_cast<int32_t>(first));
+    first += group->count;
   }
   for (int64_t i = 0; i < slots; ++i) order[counts[args.ids[i]]++] = static_cast<int32_t>(i);
+  for (const Group* group = groups; group != groups + groups_; ++group) counts[group->expert] = 0;
   std::fill_n(faulty_.get(args.tokens), args.tokens, uint8_t{0});
 }
 
@@ -122,37 +151,39 @@ bool HostExperts::make_column(const Columns& columns, const float* x, int64_t co
   return true;  // the sum finds what is not finite
 }
 
-// The columns of gate and up, a part of the inputs at a time.
-void HostExperts::make_inputs(const Ops::Experts& args, bool round) {
-  const int64_t hidden = args.table.hidden;
-  const int64_t parts = hidden % kInputPart == 0 ? hidden / kInputPart : 1;
-  const int64_t part = hidden / parts;
+// How the columns of gate and up are cut into pieces: a part of a column's inputs each.
+void HostExperts::cut_inputs(const Ops::Experts& args) {
   const int64_t slots = args.tokens * args.top_k;
-  int64_t ends[2];  // of the columns of gate, then of up
-  ends[0] = columns_[kGate].by_token ? args.tokens : slots;
-  ends[1] = ends[0] + (columns_[kUp].by_token ? (shares_inputs(0) ? 0 : args.tokens) : slots);
-  pool_.run(ends[1] * parts, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Projection which = i / parts < ends[0] ? kGate : kUp;
-      const Columns& columns = columns_[which];
-      const int64_t column = i / parts - (which == kGate ? 0 : ends[0]);
-      const int64_t token = columns.by_token ? column : token_of(args, column);
-      const float* x = args.x + token * hidden;
-      const int64_t at = i % parts;
-      float scale = 1.0F;
-      if (columns.dynamic) {
-        scale = numeric::dynamic_input_scale({x, static_cast<size_t>(hidden)});
-        if (at == 0) columns.scales[column] = scale;
-      } else if (!columns.by_token) {
-        if (which == kUp && shares_inputs(column)) continue;
-        scale = columns.scales[column];
-      }
-      if (!make_column(columns, x + at * part, part, scale, round,
-                       columns.data + column * columns.stride + at * (columns.stride / parts))) {
-        mark_faulty(token);
-      }
+  input_parts_ = args.table.hidden % kInputPart == 0 ? args.table.hidden / kInputPart : 1;
+  gate_columns_ = columns_[kGate].by_token ? args.tokens : slots;
+  up_columns_ = columns_[kUp].by_token ? (shares_inputs(0) ? 0 : args.tokens) : slots;
+}
+
+// Pieces [begin, end) of the columns of gate and up.
+void HostExperts::make_inputs(const Ops::Experts& args, bool round, int64_t begin, int64_t end) {
+  const Countdown done(inputs_left_, end - begin);
+  const int64_t hidden = args.table.hidden;
+  const int64_t part = hidden / input_parts_;
+  for (int64_t i = begin; i < end; ++i) {
+    const Projection which = i / input_parts_ < gate_columns_ ? kGate : kUp;
+    const Columns& columns = columns_[which];
+    const int64_t column = i / input_parts_ - (which == kGate ? 0 : gate_columns_);
+    const int64_t token = columns.by_token ? column : token_of(args, column);
+    const float* x = args.x + token * hidden;
+    const int64_t at = i % input_parts_;
+    float scale = 1.0F;
+    if (columns.dynamic) {
+      scale = numeric::dynamic_input_scale({x, static_cast<size_t>(hidden)});
+      if (at == 0) columns.scales[column] = scale;
+    } else if (!columns.by_token) {
+      if (which == kUp && shares_inputs(column)) continue;
+      scale = columns.scales[column];
     }
-  });
+    if (!make_column(columns, x + at * part, part, scale, round,
+                     columns.data + column * columns.stride + at * (columns.stride / input_parts_))) {
+      mark_faulty(token);
+    }
+  }
 }
 
 // Row by row, decoded where the format asks for it.
@@ -226,131 +257,177 @@ void HostExperts::product(const Ops::Experts& args, const Rows& rows, const Grou
   }
 }
 
-// Two tiles of gate, the same of up, and their SwiGLU, which is a whole block of down's inputs in every format.
-void HostExperts::gate_and_up(const Ops::Experts& args, bool round) {
-  const int64_t inner = args.table.inner;
-  const int64_t pieces = ceil_div(inner, kDownRows);
-  const Columns& down = columns_[kDown];
-  const int64_t bytes_per_input_block = down.stride * kDownRows / inner;
-  pool_.run(groups_ * pieces, 1, [&](int64_t piece_begin, int64_t piece_end) {
-    alignas(64) float products[2][2][kBatch * kExpertTileRows];  // gate and up, two tiles each
-    alignas(64) float h[kDownRows];
-    for (int64_t i = piece_begin; i < piece_end; ++i) {
-      const Group& group = groups_memory_.data()[i / pieces];
-      const Group& next = groups_memory_.data()[std::min(i + 1, groups_ * pieces - 1) / pieces];
-      const int64_t begin = i % pieces * kDownRows;
-      const int64_t end = std::min(inner, begin + kDownRows);
-      const int64_t tiles = ceil_div(end - begin, kExpertTileRows);
-      for (int64_t first = 0; first < group.count; first += kBatch) {
-        const int64_t count = std::min(kBatch, group.count - first);
-        for (const Projection which : {kGate, kUp}) {
-          for (int64_t t = 0; t < tiles; ++t) {
-            const int64_t row = begin + t * kExpertTileRows;
-            Rows rows{which, row, std::min(kExpertTileRows, end - row), group.expert, which, row + kExpertTileRows};
-            if (t + 1 == tiles && which == kGate) {
-              rows.next_which = kUp;
-              rows.next_begin = begin;
-            } else if (t + 1 == tiles) {
-              rows.next_expert = next.expert;
-              rows.next_which = kGate;
-              rows.next_begin = (i + 1) % pieces * kDownRows;
-            }
-            product(args, rows, group, first, count, products[which][t]);
-          }
-        }
-        for (int64_t c = 0; c < count; ++c) {
-          for (int64_t t = 0; t < tiles; ++t) {
-            kernels_.silu_multiply(products[kGate][t] + c * kExpertTileRows, products[kUp][t] + c * kExpertTileRows,
-                                   std::min(kExpertTileRows, end - begin - t * kExpertTileRows),
-                                   h + t * kExpertTileRows);
-          }
-          const int64_t slot = group.first + first + c;
-          if (down.dynamic) {
-            std::copy_n(h, end - begin, inner_memory_.data() + slot * inner + begin);
-            continue;
-          }
-          if (!make_column(down, h, end - begin, down.scales[slot], round,
-                           down.data + slot * down.stride + begin / kDownRows * bytes_per_input_block)) {
-            mark_faulty(token_of(args, slot));
-          }
-        }
-      }
-    }
-  });
+int64_t HostExperts::pieces_of_group(const ExpertTable& table) {
+  return ceil_div(table.inner, kDownRows);
 }
 
-// The columns of down that need the whole of one to be scaled.
-void HostExperts::make_dynamic_down(const Ops::Experts& args) {
+// Pieces [begin, end): kDownRows rows of an expert each, one expert after the other.
+void HostExperts::gate_and_up(const Ops::Experts& args, bool round, int64_t begin, int64_t end) {
+  const int64_t pieces = pieces_of_group(args.table);
+  for (int64_t i = begin; i < end; ++i) {
+    const Countdown done(groups_left_.data()[i / pieces], 1);
+    wait_for(inputs_left_);
+    const int64_t row = i % pieces * kDownRows;
+    gate_and_up_rows(args, round, i, row, std::min(args.table.inner, row + kDownRows));
+  }
+}
+
+// Two tiles of gate, the same of up, and their SwiGLU, which is a whole block of down's inputs in every format.
+void HostExperts::gate_and_up_rows(const Ops::Experts& args, bool round, int64_t piece, int64_t begin, int64_t end) {
+  alignas(64) float products[2][2][kBatch * kExpertTileRows];  // gate and up, two tiles each
+  alignas(64) float h[kDownRows];
+  const int64_t pieces = pieces_of_group(args.table);
+  const Group& group = groups_memory_.data()[piece / pieces];
+  const Group& next = groups_memory_.data()[std::min(piece + 1, groups_ * pieces - 1) / pieces];
   const Columns& down = columns_[kDown];
-  if (!down.dynamic) return;
   const int64_t inner = args.table.inner;
-  pool_.run(args.tokens * args.top_k, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot) {
-      const float* h = inner_memory_.data() + slot * inner;
-      down.scales[slot] = numeric::dynamic_input_scale({h, static_cast<size_t>(inner)});
-      if (!make_column(down, h, inner, down.scales[slot], false, down.data + slot * down.stride)) {
+  const int64_t tiles = ceil_div(end - begin, kExpertTileRows);
+  for (int64_t first = 0; first < group.count; first += kBatch) {
+    const int64_t count = std::min(kBatch, group.count - first);
+    for (const Projection which : {kGate, kUp}) {
+      for (int64_t t = 0; t < tiles; ++t) {
+        const int64_t row = begin + t * kExpertTileRows;
+        Rows rows{which, row, std::min(kExpertTileRows, end - row), group.expert, which, row + kExpertTileRows};
+        if (t + 1 == tiles && which == kGate) {
+          rows.next_which = kUp;
+          rows.next_begin = begin;
+        } else if (t + 1 == tiles) {
+          rows.next_expert = next.expert;
+          rows.next_which = kGate;
+          rows.next_begin = (piece + 1) % pieces * kDownRows;
+        }
+        product(args, rows, group, first, count, products[which][t]);
+      }
+    }
+    for (int64_t c = 0; c < count; ++c) {
+      for (int64_t t = 0; t < tiles; ++t) {
+        kernels_.silu_multiply(products[kGate][t] + c * kExpertTileRows, products[kUp][t] + c * kExpertTileRows,
+                               std::min(kExpertTileRows, end - begin - t * kExpertTileRows), h + t * kExpertTileRows);
+      }
+      const int64_t slot = group.first + first + c;
+      if (down.dynamic) {
+        std::copy_n(h, end - begin, inner_memory_.data() + slot * inner + begin);
+        continue;
+      }
+      if (!make_column(down, h, end - begin, down.scales[slot], round,
+                       down.data + slot * down.stride + begin * down.stride / inner)) {
         mark_faulty(token_of(args, slot));
       }
     }
-  });
+  }
 }
 
-// Tiles [tile_begin, tile_end) of down for all experts, added to sums [tiles][tokens][even, odd][16].
+// The columns of down that need the whole of one to be scaled, of slots [begin, end).
+void HostExperts::make_dynamic_down(const Ops::Experts& args, int64_t begin, int64_t end) {
+  const Columns& down = columns_[kDown];
+  const int64_t inner = args.table.inner;
+  const Group* groups = groups_memory_.data();
+  for (int64_t slot = begin; slot < end; ++slot) {
+    const Group* behind = std::upper_bound(groups, groups + groups_, slot,
+                                           [](int64_t at, const Group& group) { return at < group.first; });
+    const int64_t group = behind - groups - 1;
+    const Countdown done(groups_left_.data()[groups_ + group], 1);
+    wait_for(groups_left_.data()[group]);
+    const float* h = inner_memory_.data() + slot * inner;
+    down.scales[slot] = numeric::dynamic_input_scale({h, static_cast<size_t>(inner)});
+    if (!make_column(down, h, inner, down.scales[slot], false, down.data + slot * down.stride)) {
+      mark_faulty(token_of(args, slot));
+    }
+  }
+}
+
+// Tiles [tile_begin, tile_end) of down for all experts, added to sums [tiles][tokens][even, odd][16]. Experts whose
+// columns are still being made come last.
 void HostExperts::sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums) {
-  alignas(64) float y[kBatch * kExpertTileRows];
+  thread_local Scratch<int64_t> memory;
+  int64_t* postponed = memory.get(groups_);
+  int64_t count = 0;
+  int32_t* left = groups_left_.data() + (columns_[kDown].dynamic ? groups_ : 0);
   for (int64_t g = 0; g < groups_; ++g) {
-    const Group& group = groups_memory_.data()[g];
-    const int64_t next_expert = groups_memory_.data()[g + 1 < groups_ ? g + 1 : 0].expert;
-    int64_t* half = sums + group.expert % 2 * kExpertTileRows;
-    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-      const int64_t row = tile * kExpertTileRows;
-      Rows rows{kDown,        row,   std::min(kExpertTileRows, args.table.hidden - row),
-                group.expert, kDown, row + kExpertTileRows};
-      if (tile + 1 == tile_end) {
-        rows.next_expert = next_expert;
-        // Behind the last expert the worker most likely goes on with the rows that follow.
-        rows.next_begin = (g + 1 < groups_ ? tile_begin : tile_end) * kExpertTileRows;
-      }
-      for (int64_t first = 0; first < group.count; first += kBatch) {
-        const int64_t count = std::min(kBatch, group.count - first);
-        product(args, rows, group, first, count, y);
-        for (int64_t c = 0; c < count; ++c) {
-          const int64_t slot = group.first + first + c;
-          float* column = y + c * kExpertTileRows;
-          std::fill(column + rows.count, column + kExpertTileRows, 0.0F);
-          int64_t* to = half + ((tile - tile_begin) * args.tokens + token_of(args, slot)) * kTileSums;
-          if (!kernels_.add_weighted(column, args.weights[order_.data()[slot]], to)) {
-            mark_faulty(token_of(args, slot));
-          }
-        }
+    if (is_done(left[g])) {
+      sum_group(args, g, tile_begin, tile_end, sums);
+    } else {
+      postponed[count++] = g;
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    wait_for(left[postponed[i]]);
+    sum_group(args, postponed[i], tile_begin, tile_end, sums);
+  }
+}
+
+void HostExperts::sum_group(const Ops::Experts& args, int64_t g, int64_t tile_begin, int64_t tile_end, int64_t* sums) {
+  alignas(64) float y[kBatch * kExpertTileRows];
+  const Group& group = groups_memory_.data()[g];
+  const int64_t next_expert = groups_memory_.data()[g + 1 < groups_ ? g + 1 : 0].expert;
+  int64_t* half = sums + group.expert % 2 * kExpertTileRows;
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    const int64_t row = tile * kExpertTileRows;
+    Rows rows{kDown,        row,   std::min(kExpertTileRows, args.table.hidden - row),
+              group.expert, kDown, row + kExpertTileRows};
+    if (tile + 1 == tile_end) {
+      rows.next_expert = next_expert;
+      // Behind the last expert the worker most likely goes on with the rows that follow.
+      rows.next_begin = (g + 1 < groups_ ? tile_begin : tile_end) * kExpertTileRows;
+    }
+    for (int64_t first = 0; first < group.count; first += kBatch) {
+      const int64_t count = std::min(kBatch, group.count - first);
+      product(args, rows, group, first, count, y);
+      for (int64_t c = 0; c < count; ++c) {
+        const int64_t slot = group.first + first + c;
+        float* column = y + c * kExpertTileRows;
+        std::fill(column + rows.count, column + kExpertTileRows, 0.0F);
+        int64_t* to = half + ((tile - tile_begin) * args.tokens + token_of(args, slot)) * kTileSums;
+        if (!kernels_.add_weighted(column, args.weights[order_.data()[slot]], to)) mark_faulty(token_of(args, slot));
       }
     }
   }
 }
 
 // The weighted sum of the experts: fixed point, so that its order does not matter; even and odd experts apart. A worker
-// has all experts of its rows, so that no sum crosses workers.
-void HostExperts::down_and_sum(const Ops::Experts& args) {
+// has all experts of its tiles [tile_begin, tile_end), so that no sum crosses workers.
+void HostExperts::down_and_sum(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end) {
   const int64_t hidden = args.table.hidden;
   const int64_t together = std::max<int64_t>(1, kSumBytes / (args.tokens * kTileSums * 8));
-  pool_.run(ceil_div(hidden, kExpertTileRows), 1, [&](int64_t tile_begin, int64_t tile_end) {
-    thread_local Scratch<int64_t> memory;
-    for (int64_t from = tile_begin; from < tile_end; from += together) {
-      const int64_t to = std::min(tile_end, from + together);
-      const int64_t count = (to - from) * args.tokens;
-      int64_t* sums = memory.get(count * kTileSums);
-      std::fill_n(sums, count * kTileSums, 0);
-      sum_tiles(args, from, to, sums);
-      for (int64_t i = 0; i < count; ++i, sums += kTileSums) {
-        const int64_t row = (from + i / args.tokens) * kExpertTileRows;
-        const int64_t at = i % args.tokens * hidden + row;
-        for (int64_t r = 0; r < std::min(kExpertTileRows, hidden - row); ++r) {
-          args.lower[at + r] = static_cast<float>(sums[r]) * 0x1p-32F;
-          args.upper[at + r] = static_cast<float>(sums[kExpertTileRows + r]) * 0x1p-32F;
-        }
+  thread_local Scratch<int64_t> memory;
+  for (int64_t from = tile_begin; from < tile_end; from += together) {
+    const int64_t to = std::min(tile_end, from + together);
+    const int64_t count = (to - from) * args.tokens;
+    int64_t* sums = memory.get(count * kTileSums);
+    std::fill_n(sums, count * kTileSums, 0);
+    sum_tiles(args, from, to, sums);
+    for (int64_t i = 0; i < count; ++i, sums += kTileSums) {
+      const int64_t row = (from + i / args.tokens) * kExpertTileRows;
+      const int64_t at = i % args.tokens * hidden + row;
+      for (int64_t r = 0; r < std::min(kExpertTileRows, hidden - row); ++r) {
+        args.lower[at + r] = static_cast<float>(sums[r]) * 0x1p-32F;
+        args.upper[at + r] = static_cast<float>(sums[kExpertTileRows + r]) * 0x1p-32F;
       }
     }
-  });
+  }
+}
+
+// The stages follow each other without a barrier: whoever needs what an earlier one makes waits for just that.
+void HostExperts::run_stages(const Ops::Experts& args, bool round) {
+  const int64_t threads = pool_.threads();
+  const int64_t inputs = (gate_columns_ + up_columns_) * input_parts_;
+  const int64_t pieces = pieces_of_group(args.table);
+  const int64_t tiles = ceil_div(args.table.hidden, kExpertTileRows);
+  const int64_t slots = columns_[kDown].dynamic ? args.tokens * args.top_k : 0;
+  inputs_left_ = static_cast<int32_t>(inputs);
+  int32_t* left = groups_left_.get(2 * groups_);  // pieces of gate and up, then slots that make_dynamic_down serves
+  for (int64_t g = 0; g < groups_; ++g) {
+    left[g] = static_cast<int32_t>(pieces);
+    left[groups_ + g] = static_cast<int32_t>(groups_memory_.data()[g].count);
+  }
+  const int64_t tiles_of_range = args.tokens <= kTokensOfSingleTiles ? 1 : ceil_div(tiles, kRangesPerThread * threads);
+  // A thread takes one range of the inputs, so that few meet where they count down.
+  const base::WorkerPool::Stage stages[] = {
+      {inputs, ceil_div(inputs, threads), [&](int64_t b, int64_t e) { make_inputs(args, round, b, e); }},
+      {groups_ * pieces, 1, [&](int64_t b, int64_t e) { gate_and_up(args, round, b, e); }},
+      {slots, 1, [&](int64_t b, int64_t e) { make_dynamic_down(args, b, e); }},
+      {tiles, tiles_of_range, [&](int64_t b, int64_t e) { down_and_sum(args, b, e); }}};
+  pool_.run_stages(stages);
 }
 
 Fault HostExperts::run(const Ops::Experts& args, bool round) {
@@ -359,10 +436,8 @@ Fault HostExperts::run(const Ops::Experts& args, bool round) {
   }
   make_groups(args);
   place_columns(args);
-  make_inputs(args, round);
-  gate_and_up(args, round);
-  make_dynamic_down(args);
-  down_and_sum(args);
+  cut_inputs(args);
+  run_stages(args, round);
   const uint8_t* faulty = faulty_.data();
   const uint8_t* first = std::find(faulty, faulty + args.tokens, 1);
   return first == faulty + args.tokens ? -1 : first - faulty;

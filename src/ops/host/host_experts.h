@@ -1,5 +1,5 @@
-// The routed experts of one layer on the processor: every worker streams its own rows of every expert, with one barrier
-// between gate/up and down (docs/architecture.md, "Experts on the processor").
+// The routed experts of one layer on the processor: every worker streams its own rows of every expert, first of gate
+// and up, then of down (docs/architecture.md, "Experts on the processor").
 #pragma once
 
 #include <cstdint>
@@ -55,11 +55,17 @@ class HostExperts {
   void make_groups(const Ops::Experts& args);
   void place_columns(const Ops::Experts& args);
   bool shares_inputs(int64_t column) const;
-  void make_inputs(const Ops::Experts& args, bool round);
-  void gate_and_up(const Ops::Experts& args, bool round);
-  void make_dynamic_down(const Ops::Experts& args);
-  void down_and_sum(const Ops::Experts& args);
+  void cut_inputs(const Ops::Experts& args);
+  void run_stages(const Ops::Experts& args, bool round);
+  // Ranges of the four stages.
+  void make_inputs(const Ops::Experts& args, bool round, int64_t begin, int64_t end);
+  void gate_and_up(const Ops::Experts& args, bool round, int64_t begin, int64_t end);
+  void make_dynamic_down(const Ops::Experts& args, int64_t begin, int64_t end);
+  void down_and_sum(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end);
+  static int64_t pieces_of_group(const ExpertTable& table);
+  void gate_and_up_rows(const Ops::Experts& args, bool round, int64_t piece, int64_t begin, int64_t end);
   void sum_tiles(const Ops::Experts& args, int64_t tile_begin, int64_t tile_end, int64_t* sums);
+  void sum_group(const Ops::Experts& args, int64_t g, int64_t tile_begin, int64_t tile_end, int64_t* sums);
   static const std::byte* tile_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row);
   static const uint16_t* scales_of(const ExpertTable& table, int64_t expert, Projection which, int64_t row);
   // out[16 * c + r] for the columns [begin, begin + count) of the group.
@@ -84,6 +90,12 @@ class HostExperts {
   Scratch<float> scales_memory_;
   Scratch<float> inner_memory_;  // down's inputs by slot, until they are scaled
   Columns columns_[3];
+  // Pieces of the columns of gate and up: columns of gate first, each in so many parts.
+  int64_t input_parts_ = 1;
+  int64_t gate_columns_ = 0;
+  int64_t up_columns_ = 0;
+  int32_t inputs_left_ = 0;       // of these pieces; counted down by workers
+  Scratch<int32_t> groups_left_;  // by group: see run_stages
 };
 
 }  // namespace tandem::ops::host

@@ -107,7 +107,8 @@ struct Tile {
   const std::byte* next = nullptr;
   const uint16_t* scales = nullptr;  // FP8: the tile's BF16 multipliers, one to 128 inputs
 };
-inline constexpr int64_t kExpertPrefetchBytes = 4096;
+inline constexpr int64_t kExpertPrefetchNear = 1024;
+inline constexpr int64_t kExpertPrefetchFar = 5120;
 
 // Rows of a matrix that are decoded together for many columns: they stay in a second-level cache of 1 MiB.
 inline constexpr int64_t kMostBlockRows = 32;

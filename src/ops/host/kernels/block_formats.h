@@ -118,8 +118,8 @@ template <typename Take>
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const Rows codes = load_word(unit, word + i);
-    take(i, steps_word(lookup_bytes(kSteps, low_nibbles(codes))));
-    take(4 + i, steps_word(lookup_bytes(kSteps, high_nibbles(codes))));
+    take(i, steps_word(lookup_nibbles(kSteps, codes)));
+    take(4 + i, steps_word(lookup_nibbles(kSteps, shift_right<4>(codes))));
   }
 }
 

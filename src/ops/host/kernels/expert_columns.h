@@ -10,6 +10,8 @@
 
 namespace tandem::ops::host::TANDEM_ISA {
 
+inline constexpr int32_t kInfinityBits = 0x7F800000;
+
 #ifdef __AVX512F__
 
 inline f32x16 magnitude(f32x16 a) {
@@ -20,12 +22,17 @@ inline f32x16 with_sign_of(f32x16 a, f32x16 sign) {
   return {_mm512_castsi512_ps(
       _mm512_ternarylogic_epi32(mask, _mm512_castps_si512(sign.v), _mm512_castps_si512(a.v), 0xCA))};
 }
+// 2^n times the largest power of two that is not above a; a > 0 and not subnormal.
+template <int n>
+inline f32x16 power_below(f32x16 a) {
+  const __m512i power = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(kInfinityBits));
+  return {_mm512_castsi512_ps(_mm512_add_epi32(power, _mm512_set1_epi32(n * (1 << 23))))};
+}
+inline void store_integers(int32_t* p, f32x16 a) {
+  _mm512_storeu_si512(p, _mm512_cvtps_epi32(a.v));
+}
 inline f32x16 round_even(f32x16 a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-// a < bound ? x : y
-inline f32x16 select_below(f32x16 a, float bound, f32x16 x, f32x16 y) {
-  return {_mm512_mask_mov_ps(y.v, _mm512_cmp_ps_mask(a.v, _mm512_set1_ps(bound), _CMP_LT_OQ), x.v)};
 }
 // Whole numbers of [-128, 127] as bytes.
 inline __m128i to_bytes(f32x16 a) {
@@ -47,14 +54,21 @@ inline f32x16 with_sign_of(f32x16 a, f32x16 sign) {
   return {_mm256_or_ps(_mm256_andnot_ps(mask, a.lo), _mm256_and_ps(mask, sign.lo)),
           _mm256_or_ps(_mm256_andnot_ps(mask, a.hi), _mm256_and_ps(mask, sign.hi))};
 }
+inline __m256 power_below8(__m256 a, int n) {
+  const __m256i power = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(kInfinityBits));
+  return _mm256_castsi256_ps(_mm256_add_epi32(power, _mm256_set1_epi32(n * (1 << 23))));
+}
+template <int n>
+inline f32x16 power_below(f32x16 a) {
+  return {power_below8(a.lo, n), power_below8(a.hi, n)};
+}
+inline void store_integers(int32_t* p, f32x16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_cvtps_epi32(a.lo));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), _mm256_cvtps_epi32(a.hi));
+}
 inline f32x16 round_even(f32x16 a) {
   return {_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
           _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-inline f32x16 select_below(f32x16 a, float bound, f32x16 x, f32x16 y) {
-  const __m256 b = _mm256_set1_ps(bound);
-  return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b, _CMP_LT_OQ)),
-          _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b, _CMP_LT_OQ))};
 }
 inline __m128i to_bytes(f32x16 a) {
   const __m256i words =
@@ -74,7 +88,6 @@ inline uint32_t largest_bits(f32x16 a) {
   const __m128i two = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0b01001110));
   return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32(two, 0b10110001))));
 }
-inline constexpr uint32_t kInfinityBits = 0x7F800000U;
 
 inline float float_of(uint32_t bits) {
   float value = 0;
@@ -86,37 +99,57 @@ inline int32_t sum_of_bytes(__m128i bytes) {
   return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
 }
 
-// 512 * E4M3(min(ratio, 448)), to nearest even; ratio >= 0 and finite or infinite.
-inline int32_t e4m3_integer(float ratio) {
-  const float bounded = ratio < 448.0F ? ratio : 448.0F;
-  if (bounded < 0x1p-6F) return _mm_cvtss_si32(_mm_set_ss(bounded * 512.0F));
-  uint32_t bits = 0;
-  std::memcpy(&bits, &bounded, sizeof bits);
-  bits += 0x7FFFFU + ((bits >> 20) & 1U);  // three bits of mantissa stay
-  return static_cast<int32_t>(float_of(bits & ~0xFFFFFU) * 512.0F);
+// a >= 0 to nearest even with kBits bits behind the leading one; below `least`, a power of two, with its steps.
+template <int kBits>
+inline f32x16 round_mantissa(f32x16 a, float least) {
+  const f32x16 whole_steps = power_below<23 - kBits>(max(a, set1(least)));
+  return (a + whole_steps) - whole_steps;
+}
+
+// The scales of up to 16 blocks, a lane each: T', and half of what one step of E2M1 is worth.
+struct Nvfp4Scales {
+  alignas(64) int32_t scales[16];
+  alignas(64) float half_steps[16];
+};
+// False where a value is not finite: that block's scale is zero.
+inline bool nvfp4_scales(const float* x, int64_t blocks, float input_scale, Nvfp4Scales& to) {
+  alignas(64) float largest[16] = {};
+  bool finite = true;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const uint32_t bits = largest_bits(load(x + 16 * block));
+    if (bits < kInfinityBits) {
+      largest[block] = float_of(bits);
+    } else {
+      finite = false;
+    }
+  }
+  const f32x16 ratio = min(load(largest) / set1(6.0F * input_scale), set1(448.0F));
+  const f32x16 e4m3 = round_mantissa<3>(ratio, 0x1p-6F);
+  store_integers(to.scales, e4m3 * set1(512.0F));
+  store(to.half_steps, e4m3 * set1(input_scale) * set1(0.5F));
+  return finite;
 }
 
 inline bool quantise_nvfp4(const float* x, int64_t inputs, float input_scale, Nvfp4Block* out) {
   const __m128i even_then_odd = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
   bool finite = true;
+  Nvfp4Scales scales;
   for (int64_t block = 0; block < inputs / 16; ++block) {
-    const f32x16 values = load(x + 16 * block);
-    const uint32_t largest = largest_bits(values);
+    if (block % 16 == 0) {
+      const int64_t left = inputs / 16 - block;
+      finite = nvfp4_scales(x + 16 * block, left < 16 ? left : 16, input_scale, scales) && finite;
+    }
     Nvfp4Block& to = out[block];
-    const int32_t scale = largest < kInfinityBits ? e4m3_integer(float_of(largest) / (6.0F * input_scale)) : 0;
-    finite = finite && largest < kInfinityBits;
-    if (scale == 0) {
+    to.scale = scales.scales[block % 16];
+    if (to.scale == 0) {
       to = {};
       continue;
     }
-    const f32x16 ratio = magnitude(values / set1(static_cast<float>(scale) * 0x1p-9F * input_scale));
-    // E2M1 has steps of 1/2 below 2, of 1 below 4, of 2 above; A is twice the value.
-    const f32x16 up = select_below(ratio, 2.0F, set1(2.0F), select_below(ratio, 4.0F, set1(1.0F), set1(0.5F)));
-    const f32x16 down = select_below(ratio, 2.0F, set1(1.0F), select_below(ratio, 4.0F, set1(2.0F), set1(4.0F)));
-    const f32x16 twice = min(round_even(ratio * up) * down, set1(12.0F));
-    const __m128i bytes = to_bytes(with_sign_of(twice, values));
+    const f32x16 values = load(x + 16 * block);
+    // A, twice E2M1: steps of 1 below 4, of 2 below 8, then of 4 up to 12.
+    const f32x16 twice = min(magnitude(values / set1(scales.half_steps[block % 16])), set1(12.0F));
+    const __m128i bytes = to_bytes(with_sign_of(round_mantissa<1>(twice, 2.0F), values));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to.values), _mm_shuffle_epi8(bytes, even_then_odd));
-    to.scale = scale;
     to.start = -12 * sum_of_bytes(bytes);
   }
   return finite;

@@ -9,10 +9,15 @@
 
 namespace tandem::ops::host::TANDEM_ISA {
 
+// Byte `place` of a word's order in the given word of four; -1, which makes a zero, stays.
+constexpr int8_t in_word(int place, int word) {
+  return static_cast<int8_t>(place < 0 ? -1 : place + 4 * word);
+}
 template <int a, int b, int c, int d>
 inline __m128i in_words_order() {
-  return _mm_setr_epi8(a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12,
-                       d + 12);
+  return _mm_setr_epi8(in_word(a, 0), in_word(b, 0), in_word(c, 0), in_word(d, 0), in_word(a, 1), in_word(b, 1),
+                       in_word(c, 1), in_word(d, 1), in_word(a, 2), in_word(b, 2), in_word(c, 2), in_word(d, 2),
+                       in_word(a, 3), in_word(b, 3), in_word(c, 3), in_word(d, 3));
 }
 
 #ifdef __AVX512F__
@@ -60,7 +65,17 @@ inline Rows select_bits(Rows a, Rows mask, Rows b) {
 inline Rows lookup_bytes(const int8_t* table, Rows nibbles) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), nibbles);
 }
-// Each 32-bit word's bytes in the order a, b, c, d.
+// Each byte replaced by the table's entry of its lower four bits.
+inline Rows lookup_nibbles(const int8_t* table, Rows bytes) {
+#ifdef __AVX512VBMI__
+  // Four times the table: six bits of an index count.
+  return _mm512_permutexvar_epi8(bytes,
+                                 _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table))));
+#else
+  return lookup_bytes(table, and_rows(bytes, set_rows(0x0f0f0f0f)));
+#endif
+}
+// Each 32-bit word's bytes in the order a, b, c, d; a zero for -1.
 template <int a, int b, int c, int d>
 inline Rows shuffle_in_words(Rows x) {
   return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(in_words_order<a, b, c, d>()));
@@ -171,6 +186,9 @@ inline Rows lookup_bytes(const int8_t* table, Rows nibbles) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table))),
                              nibbles);
 }
+inline Rows lookup_nibbles(const int8_t* table, Rows bytes) {
+  return lookup_bytes(table, and_rows(bytes, set_rows(0x0f0f0f0f)));
+}
 template <int a, int b, int c, int d>
 inline Rows shuffle_in_words(Rows x) {
   return _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(in_words_order<a, b, c, d>()));
@@ -236,12 +254,20 @@ inline Rows e2m1_doubled(Rows codes) {
 
 #endif
 
-// Fetches what the stream of weights reads kExpertPrefetchBytes after `at`, which is in a tile that ends at `end`.
-inline void prefetch_ahead(const std::byte* at, int64_t bytes, const std::byte* end, const std::byte* next) {
-  const std::byte* ahead = at + kExpertPrefetchBytes;
-  if (ahead >= end) ahead = next + (ahead - end);
+// Fetches what the stream of weights reads after `at`, which is in a tile that ends at `end`: first to the second-level
+// cache, whose own reading ahead begins anew at every page, then to the first. Always inlined: GCC takes a function
+// that only prefetches for one without effects, and drops the call.
+[[gnu::always_inline]] inline void prefetch_ahead(const std::byte* at, int64_t bytes, const std::byte* end,
+                                                  const std::byte* next) {
+  const std::byte* near = at + kExpertPrefetchNear;
+  if (near >= end) near = next + (near - end);
   for (int64_t line = 0; line < bytes; line += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(near + line), _MM_HINT_T0);
+  }
+  const std::byte* far = at + kExpertPrefetchFar;
+  if (far >= end) far = next + (far - end);
+  for (int64_t line = 0; line < bytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(far + line), _MM_HINT_T1);
   }
 }
 
