@@ -283,13 +283,19 @@ SchemaFacts SchemaReader::facts(const Conjunction& alternative) {
         if (!loose_) throw;
       }
     }
-    const Json& properties = base::json_member(*place.schema, "properties");
-    const bool others = place.schema->contains("additionalProperties");
-    if (properties.is_object() || others) facts.properties.push_back({place, properties.is_object(), others});
+    // Of a form that is not supported, they are passed over here as well.
+    const auto is_schema = [&place](const char* key) {
+      const Json& value = base::json_member(*place.schema, key);
+      return value.is_object() || value.is_boolean();
+    };
+    const bool named = base::json_member(*place.schema, "properties").is_object();
+    const bool others = is_schema("additionalProperties");
+    if (named || others) facts.properties.push_back({place, named, others});
     const bool list = base::json_member(*place.schema, "items").is_array();
-    const char* first = place.schema->contains("prefixItems") ? "prefixItems" : list ? "items" : nullptr;
+    const bool prefix = base::json_member(*place.schema, "prefixItems").is_array();
+    const char* first = prefix ? "prefixItems" : list ? "items" : nullptr;
     const char* rest = list ? "additionalItems" : "items";
-    if (!place.schema->contains(rest)) rest = nullptr;
+    if (!is_schema(rest)) rest = nullptr;
     if (first != nullptr || rest != nullptr) facts.items.push_back({place, first, rest});
   }
   return facts;

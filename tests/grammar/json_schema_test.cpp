@@ -210,6 +210,11 @@ TEST(JsonSchema, LooseSchemasPassOverWhatIsNotSupported) {
                      options);
   EXPECT_TRUE(takes(grammar, R"({"a":1,"b":"y"})"));
   EXPECT_FALSE(takes(grammar, R"({"b":"y"})"));
+  // Also what is malformed.
+  for (const char* schema : {R"({"enum": [[1]], "prefixItems": {}, "items": 5})", R"({"enum": [{"a": 1}],
+       "properties": [], "additionalProperties": 3, "required": 7, "propertyNames": 1, "anyOf": {}, "allOf": 1})"}) {
+    EXPECT_NO_THROW(schema_grammar(schema, options)) << schema;
+  }
 }
 
 }  // namespace

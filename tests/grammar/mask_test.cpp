@@ -1,4 +1,6 @@
+#include <atomic>
 #include <gtest/gtest.h>
+#include <thread>
 
 #include "grammar/state_cache.h"
 #include "tests/grammar/random_walk.h"
@@ -67,6 +69,23 @@ TEST(Mask, IsTheSameWhateverCameBefore) {
       ASSERT_TRUE(fresh.accept(token));
     }
   }
+}
+
+TEST(Mask, OneGrammarServesSeveralThreads) {
+  const auto grammar = schema_grammar(R"({"type": "array", "items": {"type": "object", "properties": {"a": {}}}})");
+  std::atomic<int> faults = 0;
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int answer = 0; answer < 20; ++answer) {
+        const auto text = random_answer(grammar, random, {"\"", "}", "]"}, 40);
+        if (text && !takes(grammar, *text)) ++faults;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(faults, 0);
 }
 
 TEST(Mask, LongAnswersStayWithinTheMemoryOfStates) {
