@@ -126,8 +126,9 @@ bool OutputParser::step_call() {
 bool OutputParser::step_value_start() {
   const bool carriage_return = rest().starts_with('\r');
   if (carriage_return && rest().size() == 1 && !final_) return false;
-  // The line break after the tag belongs to it.
-  if (rest().starts_with("\r\n")) {
+  // The line break after the tag belongs to it, and one of the same kind before the closing tag.
+  long_breaks_ = rest().starts_with("\r\n");
+  if (long_breaks_) {
     at_ += 2;
   } else if (rest().starts_with('\n')) {
     at_ += 1;
@@ -141,6 +142,11 @@ bool OutputParser::step_value() {
   add_value(rest().substr(0, plain));
   at_ += plain;
   if (rest().empty()) return true;
+  if (rest().front() == '\r' && !long_breaks_) {
+    add_value("\r");
+    ++at_;
+    return true;
+  }
   const TagMatch end = match_value_end(rest());
   if (end.match == Match::kPartial && !final_) return false;
   if (end.match == Match::kNo) {

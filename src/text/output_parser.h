@@ -87,8 +87,9 @@ class OutputParser {
   std::unordered_set<std::string> keys_;
   std::string key_, value_;
   JsonTypes types_;
-  bool ignored_ = false;   // a parameter given before: the first one counts
-  bool streamed_ = false;  // a string: its characters go out as they come
+  bool ignored_ = false;      // a parameter given before: the first one counts
+  bool streamed_ = false;     // a string: its characters go out as they come
+  bool long_breaks_ = false;  // the value's first line break is "\r\n"
 };
 
 }  // namespace tandem::text

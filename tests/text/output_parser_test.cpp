@@ -292,6 +292,8 @@ TEST(OutputParser, BlanksOnlyLineBreaksNextToTheTagsAreNotOfTheValue) {
   EXPECT_EQ(city("\n  x  \n"), "  x  ");
   EXPECT_EQ(city("\n\nx\n\n"), "\nx\n");
   EXPECT_EQ(city("\r\nx\r\n"), "x");
+  EXPECT_EQ(city("\nx\r\n\n"), "x\r\n");
+  EXPECT_EQ(city("\nx\r\n"), "x\r");
   EXPECT_EQ(city("x"), "x");
   EXPECT_EQ(city("\n\n"), "");
   EXPECT_EQ(city("\n"), "");
