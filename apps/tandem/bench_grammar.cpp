@@ -151,11 +151,6 @@ std::vector<int32_t> tokenised(std::string_view text, const grammar::Vocabulary&
   return tokens;
 }
 
-double percentile(std::vector<double> values, double part) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(part * static_cast<double>(values.size() - 1))];
-}
-
 }  // namespace
 
 void measure_grammar(int rounds, Json& raw, Json& figures) {

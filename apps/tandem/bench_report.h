@@ -27,5 +27,7 @@ inline constexpr int kLeastRounds = 5;
 
 double seconds_since(std::chrono::steady_clock::time_point begin);
 double median(std::vector<double> values);  // REQUIRES: not empty
+// The value that `part` of them, [0, 1], stay at or below. REQUIRES: not empty.
+double percentile(std::vector<double> values, double part);
 
 }  // namespace tandem::app

@@ -6,6 +6,7 @@
 
 #include "artifact/artifact.h"
 #include "base/error.h"
+#include "bench_api.h"
 #include "bench_decode.h"
 #include "bench_dense.h"
 #include "bench_experts.h"
@@ -139,6 +140,7 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand("bench", "Measure; docs/bench.md explains every figure");
   command->require_subcommand(1);
   add_host(*command);
+  add_bench_api(*command);
   add_bench_dense(*command);
   add_bench_experts(*command);
   add_bench_ngram(*command);
