@@ -99,7 +99,7 @@ CaptureReplay replay_captures(const std::filesystem::path& folder, uint16_t port
     const LoopbackAnswer answer = client.fetch(request_bytes(capture, file), kAnswerTime, head_only);
     const std::string fault = fault_of(entry, answer, head_only);
     ++out.total;
-    if (!fault.empty()) out.faults.push_back(file + ": " + fault);
+    if (!fault.empty()) out.faults.push_back(fmt::format("{}: {}", file, fault));
   }
   return out;
 }
