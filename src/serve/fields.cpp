@@ -78,6 +78,11 @@ std::optional<std::string> string_field(const Json& object, const char* key, con
   return value.get<std::string>();
 }
 
+bool is_blank(const Json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_structured() ? value.empty() : value.is_null() || value == false;
+}
+
 const Json& object_field(const Json& object, const char* key, const std::string& path) {
   const Json& value = base::json_member(object, key);
   if (!value.is_null() && !value.is_object()) wrong_type(value, key, path, "an object");

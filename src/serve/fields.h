@@ -19,6 +19,8 @@ std::optional<double> number_field(const base::Json& object, const char* key, co
 std::optional<int64_t> int_field(const base::Json& object, const char* key, const std::string& path = "");
 std::optional<bool> bool_field(const base::Json& object, const char* key, const std::string& path = "");
 std::optional<std::string> string_field(const base::Json& object, const char* key, const std::string& path = "");
+// Null, false, and empty strings, arrays and objects: what clients write where they ask for nothing.
+bool is_blank(const base::Json& value);
 // Null where absent.
 const base::Json& object_field(const base::Json& object, const char* key, const std::string& path = "");
 

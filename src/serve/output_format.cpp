@@ -104,7 +104,7 @@ OutputFormat read_output_format(const Json& body) {
   for (const char* field :
        {"response_format", "json_schema", "guided_json", "grammar", "guided_grammar", "guided_choice"}) {
     const Json& value = base::json_member(body, field);
-    if (value.is_null() || value == "") continue;
+    if (is_blank(value) && !value.is_structured()) continue;  // {} is a schema
     OutputFormat read = read_field(field, value);
     if (read.kind == OutputFormat::Kind::kText) continue;
     if (out.kind != OutputFormat::Kind::kText) base::bad_input(field, "cannot be joined with {}", out.field);

@@ -73,12 +73,12 @@ void read_options(const Json& body, engine::Request& request) {
   options.erase("max_tokens");
   options.erase("max_completion_tokens");
   read_sampling(options, request);
-  if (limit && *limit >= 0) request.max_tokens = *limit;
+  if (limit.value_or(-1) >= 0) request.max_tokens = limit;
 }
 
 OutputFormat read_ollama_format(const Json& body) {
   const Json& format = base::json_member(body, "format");
-  if (format.is_null() || format == "") return {};
+  if (is_blank(format) && !format.is_structured()) return {};  // {} is a schema
   if (format == "json") return {.kind = OutputFormat::Kind::kJsonObject, .field = "format"};
   if (!format.is_object()) base::bad_input("format", "must be json or a JSON schema, not {}", format.type_name());
   return {.kind = OutputFormat::Kind::kJsonSchema, .schema = format, .field = "format"};

@@ -18,10 +18,9 @@ namespace {
 
 // Values that ask for what happens anyway.
 bool is_neutral(std::string_view field, const Json& value) {
-  if (value.is_null() || value == false) return true;
+  if (is_blank(value)) return true;
   if (field == "modalities") return value == Json::array({"text"});
-  if (value.is_number()) return value == 0;
-  return value.empty();
+  return value.is_number() && value == 0;
 }
 
 // Each would change the answer; none can be honoured, so none may be passed over in silence.

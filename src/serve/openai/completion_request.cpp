@@ -24,7 +24,7 @@ void refuse_unknown_ways(const Json& body) {
                                             "bad_words", "allowed_token_ids", "structured_outputs"};
   for (const char* field : kFields) {
     const Json& value = base::json_member(body, field);
-    if (!value.empty() && value != false && value != "") base::bad_input(field, "is not supported");
+    if (!is_blank(value)) base::bad_input(field, "is not supported");
   }
 }
 

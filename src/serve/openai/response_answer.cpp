@@ -85,13 +85,13 @@ std::string ResponseStream::add(int, const engine::Update& update) {
         break;
     }
   }
-  if (update.outcome) outcome_ = update.outcome;
+  if (update.outcome) outcome_ = *update.outcome;
   return out;
 }
 
 std::string ResponseStream::end() {
-  std::string out = close(ended_status(*outcome_));
-  const bool cut = is_incomplete(*outcome_);
+  std::string out = close(ended_status(outcome_));
+  const bool cut = is_incomplete(outcome_);
   const bool answered = !output_.empty() && output_.back().at("type") != "reasoning";
   // An answer that says nothing is an empty message.
   if (!answered && !cut) {
@@ -99,7 +99,7 @@ std::string ResponseStream::end() {
     out += close("completed");
   }
   return out + event(cut ? "response.incomplete" : "response.completed",
-                     {{"response", response_ended(context_, *outcome_, std::move(output_))}});
+                     {{"response", response_ended(context_, outcome_, std::move(output_))}});
 }
 
 std::string ResponseStream::fail(const ApiError& error) {

@@ -1,7 +1,6 @@
 // The answer of OpenAI's /v1/responses: one object, or the events of a stream.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,7 +67,7 @@ class ResponseStream : public StreamFormat {
   base::Json logprobs_ = base::Json::array();  // of the open message so far
   ResponseCall call_;                          // where a call is open
   std::vector<engine::StepLogprobs> untold_;   // log probabilities that no text has come for yet
-  std::optional<engine::Outcome> outcome_;
+  engine::Outcome outcome_;                    // once the answer has ended
 };
 
 }  // namespace tandem::serve

@@ -53,9 +53,9 @@ bool asks_for_summary(const Json& body) {
   return string_field(reasoning, "summary", "reasoning.") || string_field(reasoning, "generate_summary", "reasoning.");
 }
 
-Json member_or(const Json& body, const char* key, Json fallback) {
+Json member_or(const Json& body, const char* key, const Json& fallback) {
   const Json& value = base::json_member(body, key);
-  return value.is_null() ? std::move(fallback) : value;
+  return value.is_null() ? fallback : value;
 }
 
 Json echo_of(const Json& body) {
