@@ -199,12 +199,25 @@ TEST(Messages, ErrorsHaveAnthropicsForm) {
     EXPECT_EQ(fetch(server.port(), post(test::kCountTokens, body)).status, 400) << body;
   }
   EXPECT_EQ(text_of(server.message(say("hi"))), "Hello.") << "the server lives";
+  EXPECT_FALSE(bad.contains("details"));
 
   MessagesServer strict(scripted_engine({"Hello."}), {.model_id = "qwen", .strict_model = true});
   EXPECT_EQ(strict.error(say("hi"), 404).at("type"), "not_found_error");
   MessagesServer loading(std::shared_ptr<engine::Engine>{});
   EXPECT_EQ(loading.error(say("hi"), 503).at("type"), "api_error");
   EXPECT_EQ(loading.send(say("hi")).headers.at("retry-after"), "1");
+}
+
+TEST(Messages, ThreadsAreRefusedSoThatTheSdkGoesOnWithout) {
+  MessagesServer server({"Hello."});
+  for (const Json& thread :
+       {Json({{"type", "create"}}), Json({{"type", "continue"}, {"previous_message_id", "msg_1"}})}) {
+    const Json error = server.error(say("hi", {{"thread", thread}}), 400);
+    EXPECT_EQ(error.at("type"), "invalid_request_error");
+    EXPECT_EQ(error.at("details"),
+              Json::parse(R"({"error_code":"thread_unsupported_request","unsupported":["thread"]})"));
+  }
+  EXPECT_EQ(text_of(server.message(say("hi", {{"thread", nullptr}}))), "Hello.");
 }
 
 TEST(Messages, FailuresWithinAStreamAreAnEvent) {

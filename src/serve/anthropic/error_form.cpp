@@ -38,6 +38,7 @@ const char* anthropic_type(int status) {
 Json anthropic_error_json(const ApiError& error) {
   Json out = {{"type", "error"},
               {"error", {{"type", anthropic_type(anthropic_status(error))}, {"message", error.message}}}};
+  if (!error.details.is_null()) out["error"]["details"] = error.details;
   if (!error.request_id.empty()) out["request_id"] = error.request_id;
   return out;
 }

@@ -1,3 +1,4 @@
+#include <optional>
 #include <utility>
 
 #include "serve/answer.h"
@@ -17,9 +18,24 @@ std::vector<int32_t> message_prompt(Service& service, MessagesRequest& messages)
   return service.engine()->render(messages.request);
 }
 
+// Conversations that the server holds, of which a request brings only what is new. These details tell Anthropic's SDK,
+// whose tool runner asks for one, to go on with whole conversations.
+std::optional<ApiError> refuse_thread(const base::Json& body) {
+  if (base::json_member(body, "thread").is_null()) return {};
+  ApiError error = http_error(400, "thread: this server holds no conversations; send all messages");
+  error.details = {{"error_code", "thread_unsupported_request"}, {"unsupported", {"thread"}}};
+  return error;
+}
+
 void answer_message(Service& service, const HttpRequest& http, Reply reply) {
-  MessagesRequest messages = messages_request(parse_object(http.body));
-  if (auto refusal = service.check_model(messages.model)) {
+  const base::Json body = parse_object(http.body);
+  std::optional<ApiError> refusal = refuse_thread(body);
+  MessagesRequest messages;
+  if (!refusal) {
+    messages = messages_request(body);
+    refusal = service.check_model(messages.model);
+  }
+  if (refusal) {
     refusal->request_id = http.id;
     reply.send(anthropic_error(*refusal));
     return;
