@@ -2,8 +2,8 @@
 # Installs the distribution's packages that Tandem needs; only those that are missing, nothing from elsewhere.
 #
 #   tools/install-deps.sh           what ./demo needs: compiler, build tools, libraries, curl and jq
-#   tools/install-deps.sh --check   and what ./check needs: the formatter, Python, ccache; Chromium, Node.js and npm,
-#                                   where the distribution has them
+#   tools/install-deps.sh --check   and what ./check needs: the formatter, Python, ccache; Chromium, Node.js, npm
+#                                   and ip, where the distribution has them
 #   tools/install-deps.sh --all     and what ./check all needs: clang with clang-tidy and its runtimes, ShellCheck
 #   --list                          print the missing packages and install nothing (exit code 1 if there are any)
 #
@@ -19,8 +19,8 @@ readonly build_packages=(
   curl jq ca-certificates
 )
 readonly check_packages=(clang-format-19 python3 ccache)
-# The test of the web page skips itself without them. Ubuntu has Chromium as a snap alone.
-readonly optional_packages=(chromium nodejs npm)
+# The tests of the web page and of real clients skip themselves without them. Ubuntu has Chromium as a snap alone.
+readonly optional_packages=(chromium nodejs npm iproute2)
 readonly all_packages=(clang-tidy-19 shellcheck clang-19 libclang-rt-19-dev)
 readonly boost_minimum=1.81
 
@@ -104,6 +104,7 @@ main() {
     case $package in
       ninja-build) command=ninja ;;
       nodejs) command=node ;;
+      iproute2) command=ip ;;
       g++ | cmake | pkg-config | curl | jq | python3 | ccache | shellcheck | clang-*-19 | clang-19) command=$package ;;
       chromium | npm) command=$package ;;
       *) command= ;;
