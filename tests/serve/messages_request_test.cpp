@@ -10,10 +10,8 @@ namespace {
 
 using base::Json;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using text::ContentPart;
 using text::Message;
-using text::Role;
 
 MessagesRequest with_members(const std::string& members) {
   const std::string comma = members.empty() ? "" : ",";

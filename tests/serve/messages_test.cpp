@@ -18,7 +18,6 @@ using test::without_ids;
 using testing::answer_by;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::scripted_engine;
 using testing::ScriptedOptions;
 

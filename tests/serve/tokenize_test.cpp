@@ -12,7 +12,6 @@ using test::ChatServer;
 using test::fetch;
 using test::post;
 using ::testing::HasSubstr;
-using testing::scripted_engine;
 
 Json post_json(ChatServer& server, const char* path, const Json& body, int status = 200) {
   const auto response = fetch(server.port(), post(path, body.dump()));
