@@ -19,7 +19,7 @@ export async function answering(server) {
 // The answer in progress was given up with its connection: its place is free within a second.
 export async function abandoned(server) {
   assert.ok(await server.holds(0, 0, 1000), "the server goes on");
-  assert.equal(server.requests().at(-1).end, "client left");
+  assert.equal((await server.requests()).at(-1).end, "client left");
 }
 
 export const occupied = {
@@ -46,7 +46,7 @@ export const occupied = {
     const free = await this.begin(server);
     const refused = async () => {
       const until = Date.now() + patienceMilliseconds;
-      while (!server.statuses(path).includes(status)) {
+      while (!(await server.statuses(path)).includes(status)) {
         assert.ok(Date.now() < until, `no request to ${path} was answered with ${status}`);
         await sleep(20);
       }

@@ -17,8 +17,8 @@ async function ask(bench, args, options) {
   return items.map(({ item }) => item).filter(({ type }) => type === "agent_message").at(-1)?.text;
 }
 
-function allSucceeded(server, number) {
-  assert.deepEqual(server.statuses(responses), Array(number).fill(200));
+async function allSucceeded(server, number) {
+  assert.deepEqual(await server.statuses(responses), Array(number).fill(200));
 }
 
 export const codexCases = {
@@ -33,7 +33,7 @@ export const codexCases = {
     ] });
     assert.equal(await ask(bench, ["Read the notes and make it French"]), "The greeting is French now.");
     assert.equal(readFileSync(bench.path("notes.txt"), "utf8"), "bonjour\n");
-    allSucceeded(server, 4);
+    await allSucceeded(server, 4);
   },
 
   async CodexReadsTwoFilesAndAPictureAtOnce(bench) {
@@ -46,7 +46,7 @@ export const codexCases = {
         ["view_image", { path: bench.path("dot.png") }]) },
     ] });
     assert.equal(await ask(bench, ["Read all"]), "From alpha to omega.");
-    allSucceeded(server, 2);
+    await allSucceeded(server, 2);
   },
 
   async CodexResumesASession(bench) {

@@ -11,8 +11,8 @@ async function ends(bench, path, ask) {
   bench.write("notes.txt", "hello\n");
   const server = await bench.serveDemo("--threads", "1", "--max-context", "131072", "--model-id", "tandem");
   await ask(server);
-  const statuses = server.statuses(path);
-  assert.ok(statuses.length > 0 && statuses.every((status) => status === 200), server.summary().join());
+  const statuses = await server.statuses(path);
+  assert.ok(statuses.length > 0 && statuses.every((status) => status === 200), statuses.join());
   assert.ok((await fetch(`${server.url}/health`)).ok);
 }
 

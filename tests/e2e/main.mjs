@@ -88,7 +88,7 @@ async function runCase(name, test) {
     await Promise.race([test(bench), late]).finally(() => clearTimeout(timer));
   } catch (error) {
     failure = error;
-    lines.push(error.stack ?? String(error), `requests:\n  ${(bench.server?.summary() ?? []).join("\n  ")}`,
+    lines.push(error.stack ?? String(error), `requests:\n  ${(await bench.server?.summary() ?? []).join("\n  ")}`,
       `the programs' output is in ${bench.folder}`);
   }
   await bench.end();

@@ -29,7 +29,7 @@ async function editsAFile(bench, path, provider) {
   const server = await bench.serve({ rules: editRules(bench) });
   succeeded(await bench.run("opencode", ["Read the notes and make it French"], { provider }), /French now/);
   assert.equal(readFileSync(bench.path("notes.txt"), "utf8"), "bonjour\n");
-  const requests = server.summary();
+  const requests = await server.summary();
   assert.equal(requests.filter((line) => line === `POST ${path} 200`).length, requests.length, requests.join());
   assert.ok(requests.length >= 4);
 }
@@ -47,7 +47,7 @@ export const opencodeCases = {
         ["read", { filePath: bench.path("two.txt") }]) },
     ] });
     succeeded(await bench.run("opencode", ["Read both"]), /From alpha to omega/);
-    assert.deepEqual(server.summary(), Array(3).fill(`POST ${chat} 200`));
+    assert.deepEqual(await server.summary(), Array(3).fill(`POST ${chat} 200`));
   },
 
   async OpenCodeShowsAPicture(bench) {

@@ -38,7 +38,7 @@ async function editsAFile(bench, path, converse, refused = 0) {
   const server = await bench.serve({ rules: editRules, key: "secret" });
   assert.match(await converse(server, "Read the notes and make it French."), /^The greeting is French now\.$/);
   assert.equal(readFileSync(bench.path("notes.txt"), "utf8"), "bonjour\n");
-  assert.deepEqual(server.statuses(path), [...Array(refused).fill(400), ...Array(4).fill(200)]);
+  assert.deepEqual(await server.statuses(path), [...Array(refused).fill(400), ...Array(4).fill(200)]);
 }
 
 const openai = (server, options = {}) => new OpenAI({ baseURL: `${server.url}/v1`, apiKey: "secret", ...options });
@@ -119,7 +119,7 @@ export const sdkCases = {
     const server = await bench.serve({ rules: [{ fail_after: 0, times: 1 }, { say: "Now it works." }] });
     const answer = await openai(server).chat.completions.create(question("Hello"));
     assert.equal(answer.choices[0].message.content, "Now it works.");
-    assert.deepEqual(server.statuses(chat), [500, 200]);
+    assert.deepEqual(await server.statuses(chat), [500, 200]);
   },
 
   async OpenAiSdkGivesUpAnAnswer(bench) {
@@ -145,7 +145,7 @@ export const sdkCases = {
     });
     const { colour, count } = JSON.parse(answer.choices[0].message.content);
     assert.ok(["teal", "red"].includes(colour) && [1, 2].includes(count), answer.choices[0].message.content);
-    assert.equal(server.requests().length, 1);
+    assert.equal((await server.requests()).length, 1);
   },
 
   async AnthropicSdkRefusesAWrongKey(bench) {
@@ -163,7 +163,7 @@ export const sdkCases = {
   async AnthropicSdkTriesAgainAfterAFault(bench) {
     const server = await bench.serve({ rules: [{ fail_after: 0, times: 1 }, { say: "Now it works." }] });
     assert.equal((await anthropic(server).messages.create(message("Hello"))).content.at(-1).text, "Now it works.");
-    assert.deepEqual(server.statuses(messages), [500, 200]);
+    assert.deepEqual(await server.statuses(messages), [500, 200]);
   },
 
   async AnthropicSdkGivesUpAnAnswer(bench) {

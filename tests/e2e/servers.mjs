@@ -55,20 +55,22 @@ export class Server {
     return this.url !== null && (await fetch(`${this.url}/health`)).ok;
   }
 
-  // The request log's lines so far, without those of the tests' own polling: {method, path, status, …}.
-  requests() {
+  // The request log's lines so far, without those of the tests' own polling: {method, path, status, …}. The line of an
+  // answer is written after its last byte, and before the server's one thread answers anything later: hence the question.
+  async requests() {
+    await this.load().catch(() => {});  // a server that has ended has written its lines
     if (!existsSync(this.#log)) return [];
     return readFileSync(this.#log, "utf8").split("\n").filter((line) => line !== "").map((line) => JSON.parse(line))
       .filter(({ path }) => path !== "/health" && path !== "/slots");
   }
 
   // "POST /v1/messages 200" of each request.
-  summary() {
-    return this.requests().map(({ method, path, status }) => `${method} ${path} ${status}`);
+  async summary() {
+    return (await this.requests()).map(({ method, path, status }) => `${method} ${path} ${status}`);
   }
 
-  statuses(path) {
-    return this.requests().filter((request) => request.path === path).map(({ status }) => status);
+  async statuses(path) {
+    return (await this.requests()).filter((request) => request.path === path).map(({ status }) => status);
   }
 
   // {running, waiting}: requests that the engine holds.
