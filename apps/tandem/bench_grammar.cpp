@@ -119,7 +119,7 @@ std::string made_up_answer() {
   std::string answer;
   for (int i = 0; i < kAnswerCalls; ++i) {
     const auto parameter = [](const std::string& name, const std::string& value) {
-      return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+      return fmt::format("<parameter={}>\n{}\n</parameter>\n", name, value);
     };
     Json items = Json::array();
     for (int item = 0; item < 4; ++item) items.push_back({{"title", made_up_words(random, 5)}, {"line", item * 17}});

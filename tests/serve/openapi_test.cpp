@@ -46,7 +46,7 @@ TEST(OpenApi, HasEveryEndpointAndNoOther) {
     for (const auto& [method, operation] : operations.items()) {
       std::string name = method;
       for (char& c : name) c = static_cast<char>(c - 'a' + 'A');
-      described.insert(name + " " + path);
+      described.insert(name.append(" ").append(path));
     }
   }
   EXPECT_EQ(described, routes);

@@ -12,6 +12,8 @@ using base::Json;
 
 namespace {
 
+const Json kEmpty = "";
+
 const std::set<std::string> kStopReasons = {"end_turn", "max_tokens", "stop_sequence", "tool_use",
                                             "model_context_window_exceeded"};
 constexpr std::array<const char*, 4> kUsageMembers = {"input_tokens", "cache_creation_input_tokens",
@@ -118,14 +120,14 @@ class StreamReader {
     const Json& block = data.at("content_block");
     const std::string type = block.at("type");
     if (type == "text") {
-      require(block.at("text") == "", "a text starts with words");
+      require(block.at("text") == kEmpty, "a text starts with words");
     } else if (type == "thinking") {
-      require(block.at("thinking") == "" && block.at("signature") == "", "thinking starts with words");
+      require(block.at("thinking") == kEmpty && block.at("signature") == kEmpty, "thinking starts with words");
     } else if (type == "tool_use") {
       require(block.at("input") == Json::object(), "a tool's input starts with members");
       require(block.at("id").get<std::string>().starts_with("toolu_"), "a call's id is none");
       require(ids_.insert(block.at("id")).second, "two calls have one id");
-      require(block.at("name") != "", "a call names no tool");
+      require(block.at("name") != kEmpty, "a call names no tool");
     } else {
       fault("unknown block " + type);
     }
@@ -156,7 +158,7 @@ class StreamReader {
     const std::string member = type.substr(0, type.find('_'));
     const std::string& more = delta.at(member).get_ref<const std::string&>();
     require(!more.empty(), "an empty delta");
-    require(block_type != "thinking" || block.at("signature") == "", "comes after the signature");
+    require(block_type != "thinking" || block.at("signature") == kEmpty, "comes after the signature");
     block[member] = block.at(member).get<std::string>() + more;
   }
 
@@ -170,7 +172,7 @@ class StreamReader {
       block["input"] = base::parse_json(input_, "the tool's input");
       require(block.at("input").is_object(), "a tool's input is no object");
     } else if (block.at("type") == "thinking") {
-      require(block.at("signature") != "", "thinking without a signature");
+      require(block.at("signature") != kEmpty, "thinking without a signature");
     }
   }
 
