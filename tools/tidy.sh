@@ -47,6 +47,7 @@ main() {
   # A line with the source, a line with its compile command, and so on.
   local sources
   sources=$(jq -r --arg root "$PWD/" '.[] | (.file | ltrimstr($root)) as $file
+    | select($file | startswith("build/") | not)  # what the build writes
     | select($ARGS.positional == [] or any($ARGS.positional[]; . == $file)) | $file, .command' \
     "$database" --args "$@")
   export -f tidy_one fingerprint

@@ -63,6 +63,7 @@ void SchemaRules::write(RuleId rule, const Conjunction& conjunction) {
 }
 
 std::vector<base::Json> SchemaRules::listed_values(const SchemaFacts& facts) {
+  if (!facts.values) return {};
   SchemaFacts others = facts;
   others.values.reset();
   std::vector<base::Json> result;
@@ -75,13 +76,13 @@ std::vector<base::Json> SchemaRules::listed_values(const SchemaFacts& facts) {
 void SchemaRules::alternative(NodeId from, const SchemaFacts& facts, NodeId to) {
   if (facts.values) {
     std::vector<std::string> scalars;
+    const std::optional<CharDfa>& allowed = json_.strings();
     for (const base::Json& value : listed_values(facts)) {
       if (value.is_structured()) {
         json_.value(from, value, to);
       } else if (!value.is_string()) {
         scalars.push_back(value.dump());
-      } else if (const auto& text = value.get_ref<const std::string&>();
-                 !json_.strings() || json_.strings()->matches(text)) {
+      } else if (const auto& text = value.get_ref<const std::string&>(); !allowed || allowed->matches(text)) {
         scalars.push_back(json_quoted(text));
       }
     }
@@ -213,7 +214,8 @@ void SchemaRules::object(NodeId from, const SchemaFacts& facts, NodeId to) {
 void SchemaRules::property(NodeId from, const SchemaFacts& facts, const std::string& name, NodeId to) {
   AutomatonBuilder& builder = json_.builder();
   const Conjunction schema = SchemaReader::property(facts, name);
-  if (is_never(schema) || (json_.strings() && !json_.strings()->matches(name))) return;
+  const std::optional<CharDfa>& allowed = json_.strings();
+  if (is_never(schema) || (allowed && !allowed->matches(name))) return;
   if (!facts.names.empty() && !reader_.admits(facts.names, base::Json(name))) return;
   const NodeId begin = builder.add_node(builder.owner(from));
   json_.after_colon(builder.literal(from, json_quoted(name) + ":"), begin);
@@ -247,7 +249,8 @@ std::optional<CharDfa> SchemaRules::other_names(const SchemaFacts& facts, const 
       }
       restrict_to(CharDfa::of_strings(texts));
     } else if (!own.any_string()) {
-      restrict_to(*strings(own, CharDfa::everything().of_length(own.length.need, own.length.left, own.path)));
+      const CharDfa lengths = CharDfa::everything().of_length(own.length.need, own.length.left, own.path);
+      restrict_to(strings(own, lengths).value_or(lengths));
     }
   }
   if (!names.empty()) restrict_to(CharDfa::of_strings(names).complement());

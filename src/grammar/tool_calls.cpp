@@ -207,7 +207,7 @@ class ToolRules {
     for (const auto& [type, strings] : other_types()) {
       if (types.has(type)) within = within.intersect(strings->complement(), facts.path);
     }
-    const CharDfa strings = *rules_.strings(facts, within);
+    const CharDfa strings = rules_.strings(facts, within).value_or(within);
     return string_rule(builder_, strings, Spelling::kRaw, strings.open_ended() ? facts.length : Counter{0, kNoLimit});
   }
 
