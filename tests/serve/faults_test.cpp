@@ -22,7 +22,6 @@ using test::fetch;
 using test::get;
 using test::HttpClient;
 using test::post;
-using ::testing::HasSubstr;
 using testing::scripted_engine;
 using testing::ScriptedOptions;
 
@@ -381,6 +380,7 @@ class Bait {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(address);
+    if (descriptor_ < 0) throw std::runtime_error("no socket can be made");
     EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), size), 0);
     EXPECT_EQ(listen(descriptor_, 8), 0);
     EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &size), 0);

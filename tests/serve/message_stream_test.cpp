@@ -46,6 +46,12 @@ std::string input(const std::string& json) {
   return R"({"type":"input_json_delta","partial_json":")" + json + "\"}";
 }
 
+std::string joined(std::initializer_list<std::string> parts) {
+  std::string out;
+  for (const std::string& part : parts) out += part;
+  return out;
+}
+
 TEST(MessageStream, TakesWholeStreams) {
   const std::string stream = start() + ": keep-alive\n\n" + event("ping") + open(0, kThinkingBlock) +
                              delta(0, kThought) + delta(0, kSignature) + close(0) + open(1, kText) + delta(1, kWord) +
@@ -72,11 +78,11 @@ TEST(MessageStream, SeesWhatIsWrong) {
            start() + end(),
            start() + kStop,
            end() + kStop,
-           start().append(start()) + end() + kStop,
-           start().append(end()) + end() + kStop,
-           start() + end() + kStop + kStop,
+           start() + start() + end() + kStop,
+           start() + end() + end() + kStop,
+           joined({start(), end(), kStop, kStop}),
            start() + end() + kStop + event("ping"),
-           start() + error + end() + kStop,
+           joined({start(), error, end(), kStop}),
            start() + event("surprise") + end() + kStop,
            start() + "event: ping\ndata: {\"type\":\"pong\"}\n\n" + end() + kStop,
            start() + "data: {\"type\":\"ping\"}\n\n" + end() + kStop,

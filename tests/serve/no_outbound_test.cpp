@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <fmt/format.h>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <map>
@@ -63,7 +64,7 @@ std::map<std::string, int64_t> counters() {
     protocol.pop_back();  // the colon
     std::string name;
     int64_t value = 0;
-    while (name_words >> name && value_words >> value) out[protocol + "." + name] = value;
+    while (name_words >> name && value_words >> value) out[fmt::format("{}.{}", protocol, name)] = value;
   }
   return out;
 }
@@ -79,9 +80,11 @@ void try_to_leave() {
   address.sin_port = htons(80);
   inet_pton(AF_INET, kElsewhere, &address.sin_addr);
   const int stream = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-  (void)connect(stream, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  require(stream >= 0, "no socket can be made");
+  require(connect(stream, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0, "a connection was made");
   close(stream);
   const int datagram = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+  require(datagram >= 0, "no socket can be made");
   (void)sendto(datagram, "x", 1, 0, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   close(datagram);
 }
