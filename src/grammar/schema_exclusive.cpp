@@ -42,12 +42,9 @@ bool SchemaReader::disjoint(const SchemaFacts& a, const SchemaFacts& b, int dept
   spend(a.path, 100);
   const text::JsonTypes common = a.types & b.types;
   if (common == text::JsonTypes()) return true;
-  for (const auto& [own, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
-    if (!own->values) continue;
-    return std::none_of(own->values->begin(), own->values->end(),
-                        [&, own = own, other = other](const base::Json& value) {
-                          return admits(*own, value) && admits(*other, value);
-                        });
+  if (const SchemaFacts* listed = a.values ? &a : b.values ? &b : nullptr; listed != nullptr) {
+    return std::none_of(listed->values->begin(), listed->values->end(),
+                        [&](const base::Json& value) { return admits(a, value) && admits(b, value); });
   }
   if (!(common == text::JsonTypes(text::JsonTypes::kObject)) || depth >= kMaxDisjointDepth) return false;
   // A property that one of them requires, and whose values differ or that the other must not have.
