@@ -19,12 +19,15 @@ add_library(tandem_flags INTERFACE)
 target_include_directories(tandem_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # Contraction is off everywhere: where a fused multiply-add is meant, it is written. libstdc++ 12's std::stable_sort
 # calls a function that it deprecates itself, which clang reports at every use.
+# fmt 9 takes nvcc for a compiler without constexpr, and then contradicts itself.
 target_compile_options(tandem_flags INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla -ffp-contract=off
-  $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations> $<$<BOOL:${warnings_are_errors}>:-Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla -ffp-contract=off
+    $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations> $<$<BOOL:${warnings_are_errors}>:-Werror>>
+  $<$<COMPILE_LANGUAGE:CUDA>:-DFMT_USE_CONSTEXPR=1 -fmad=false --compress-mode=size -Xcompiler=-Wall,-Wextra,-ffp-contract=off --expt-relaxed-constexpr
+    $<$<BOOL:${warnings_are_errors}>:-Werror=all-warnings>>)
 if(TANDEM_SANITIZE)
-  target_compile_options(tandem_flags INTERFACE -fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all)
+  target_compile_options(tandem_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TANDEM_SANITIZE}
+    -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(tandem_flags INTERFACE -fsanitize=${TANDEM_SANITIZE})
   if(TANDEM_SANITIZE MATCHES "thread")
     # ThreadSanitizer does not know fences; Asio's are beside its locks, which it knows.
@@ -32,12 +35,13 @@ if(TANDEM_SANITIZE)
   endif()
 endif()
 if(TANDEM_FUZZ)
-  target_compile_options(tandem_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_compile_options(tandem_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
 find_program(TANDEM_CCACHE ccache)
 if(TANDEM_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TANDEM_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${TANDEM_CCACHE})
 endif()
 
 # tandem_library(NAME SOURCES ... [LINK ...]): the static library tandem_NAME of one folder of src.

@@ -3,19 +3,23 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <span>
+
+#include "device/device.h"
 
 namespace tandem::device {
 
-// Host memory at a multiple of 4096, as direct reads and page-locking want it. Move-only; the bytes are not
-// initialised unless asked for. Throws std::bad_alloc.
+// Move-only; the bytes are not initialised unless asked for. The device must outlive it. Throws as the device's
+// allocation does. The processor may touch what it holds only if the device is the host, or the buffer is shared.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(int64_t bytes, bool zeroed = false);
+  // Of the host, at a multiple of 4096 bytes, as direct reads want it.
+  explicit Buffer(int64_t bytes, bool zeroed = false) : Buffer(host(), bytes, zeroed) {}
+  Buffer(Device& device, int64_t bytes, bool zeroed = false);
+  // Memory that both the processor and the device reach (Device::allocate_shared).
+  static Buffer shared(Device& device, int64_t bytes);
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
@@ -32,10 +36,18 @@ class Buffer {
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* pointer) const { std::free(pointer); }
+  struct Release {
+    Device* device;
+    bool shared;
+    void operator()(std::byte* memory) const {
+      if (shared) {
+        device->release_shared(memory);
+      } else {
+        device->release(memory);
+      }
+    }
   };
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, Release> data_;
   int64_t bytes_ = 0;
 };
 
