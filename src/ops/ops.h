@@ -1,8 +1,9 @@
 // The operations a model is written with, at the grain of one fused kernel or a few.
 //
 // A model (src/model) calls these and nothing else that computes; each device implements the whole list. All
-// activations are FP32, C order, [tokens, width]; weights have the formats below. Operands lie in the device's memory,
-// but for what is said to be on the host. Calls are made from one thread and take effect in order.
+// activations are FP32, C order, [tokens, width]; weights have the formats below. Operands lie in the device's memory.
+// Calls are made from one thread and take effect in order; none waits for the device, so that a step of them can be
+// recorded once and run again: what differs from step to step is read from the device's memory (`Columns::table`).
 //
 // Sums that ranks share have two halves (docs/architecture.md, "Numbers"): "lower" and "upper" are the halves of the
 // inputs, or the even and the odd experts; the result is lower + upper in FP32.
@@ -10,8 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
-#include <vector>
 
 #include "numeric/expert_record.h"
 #include "ops/weight.h"
@@ -36,18 +37,45 @@ struct ExpertTable {
   void place(const numeric::ExpertFormats& formats);
 };
 
-// One attention layer's part of the KV pages of one sequence. In a page: keys [kv_heads, 64, head_dim], then values
-// likewise, then pooled index keys [64 / ratio, index_dim]; elements are BF16 or FP32.
+// Consecutive tokens of one sequence, and where its state lies. Read by the host and by the device's kernels.
+struct Run {
+  int64_t position = 0;                  // of the first token
+  int64_t tokens = 0;                    // at most Columns::each; columns behind them are padding, and change no state
+  std::byte* slot = nullptr;             // recurrent state
+  const int32_t* block_table = nullptr;  // block_table[i] is the page of tokens [64 i, 64 i + 64)
+};
+
+// The columns of a step: those of run r are each * r and the following.
+struct Columns {
+  std::span<const Run> runs;   // on the host
+  const Run* table = nullptr;  // the same in the device's memory
+  int64_t each = 1;
+  int64_t reach = 0;    // every run ends at or before this position; what a recorded step is made for
+  bool advance = true;  // recurrent state moves on; else it is read alone (verification of drafts)
+
+  int64_t count() const { return static_cast<int64_t>(runs.size()) * each; }
+};
+// Operations of at most so many columns give each column the bits that it has alone.
+inline constexpr int64_t kMostFewColumns = 8;
+
+enum class KvType : uint8_t {
+  kBF16,
+  kF32,
+  kInt8,  // codes with an FP16 scale to 64 dimensions (numeric/int8_kv.h)
+};
+
+// One attention layer's part of the KV pages. In a page: keys [kv_heads, 64, head_dim], then values likewise, then with
+// kInt8 the scales of both [2, kv_heads, 64, head_dim / 64] in FP16, then pooled index keys [64 / ratio, index_dim],
+// which are BF16 with kInt8.
 struct KvLayer {
   std::byte* pages = nullptr;
   int64_t page_bytes = 0;
-  int64_t layer_offset = 0;              // of this layer in a page
-  std::span<const int32_t> block_table;  // on the host
+  int64_t layer_offset = 0;  // of this layer in a page
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t index_dim = 0;  // 0 without sparse selection
   int64_t ratio = 0;      // tokens of one index block
-  bool bf16 = true;
+  KvType type = KvType::kBF16;
 };
 
 struct Rotary {
@@ -74,25 +102,28 @@ struct NgramWeights {
   int64_t dilation = 3;
 };
 
-// Attention over chosen blocks: for each token the complete blocks it sees, ascending; tokens of the unfinished block
-// follow. A token with `all` set sees everything up to itself.
+// Attention over chosen blocks: for each column the complete blocks that it attends to, ascending; tokens of the
+// unfinished block follow.
 struct BlockSelection {
-  struct Row {
-    bool all = true;
-    std::vector<int32_t> blocks;
-  };
-  std::vector<Row> rows;  // on the host
+  int64_t budget = 0;
+  int32_t* blocks = nullptr;  // [columns, budget]
+  int32_t* counts = nullptr;  // [columns]; kEverything: the column sees all up to itself
+  static constexpr int32_t kEverything = -1;
 };
-
-// A column whose numbers left the range that the arithmetic holds: index of the token, or -1.
-using Fault = int64_t;
 
 class Ops {
  public:
   virtual ~Ops() = default;
 
-  // out[t] = the row of ids[t], `copies` times side by side. ids on the host.
-  virtual void embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) = 0;
+  // Goes through a step of operations without computing anything, and makes the scratch memory that they need; a step
+  // that needs no more later finds it at the same addresses. Nothing to do on the host.
+  virtual void prepare(const std::function<void()>& step) { (void)step; }
+  virtual int64_t scratch_bytes() const { return 0; }
+  // Whether a step of these operations may be recorded (device::Device::record).
+  virtual bool recordable() const { return true; }
+
+  // out[t] = the row of ids[t], `copies` times side by side. The table may lie in shared memory.
+  virtual void embed(const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) = 0;
 
   // Each group of `width` by its own root mean square: out = x / rms * (1 + weight). x, out [tokens, groups * width].
   virtual void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
@@ -102,6 +133,26 @@ class Ops {
   virtual void linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) = 0;
   // The two halves of the same over the inputs, each [tokens, rows].
   virtual void linear_halves(const float* x, int64_t tokens, const Weight& w, float* lower, float* upper) = 0;
+
+  // Several products of the same inputs, as linear() gives them.
+  struct Product {
+    Weight w;
+    float* y = nullptr;
+  };
+  virtual void linear_group(const float* x, int64_t tokens, std::span<const Product> products, bool exact_inputs) {
+    for (const Product& product : products) linear(x, tokens, product.w, exact_inputs, product.y);
+  }
+  // y = lower + upper of linear_halves(); `upper` [tokens, rows] is scratch.
+  virtual void linear_sum(const float* x, int64_t tokens, const Weight& w, float* y, float* upper) {
+    linear_halves(x, tokens, w, y, upper);
+    add(y, upper, tokens * w.rows);
+  }
+  // y = silu(x gate^T) * (x up^T); `other` [tokens, rows] is scratch.
+  virtual void swiglu(const float* x, int64_t tokens, const Weight& gate, const Weight& up, float* y, float* other) {
+    const Product products[] = {{gate, y}, {up, other}};
+    linear_group(x, tokens, products, false);
+    silu_multiply(y, other, tokens * gate.rows, y);
+  }
 
   // y[i] += x[i].
   virtual void add(float* y, const float* x, int64_t count) = 0;
@@ -122,10 +173,11 @@ class Ops {
   virtual void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
                             int64_t hidden) = 0;
 
-  // out[t] = silu of the causal convolution of x over lags (kernel - 1) * dilation … 0. `history` holds the last
-  // (kernel - 1) * dilation inputs, oldest first, and is moved on. weight [kernel, channels], oldest tap first.
-  virtual void causal_conv(const float* x, int64_t tokens, int64_t channels, const float* weight, int64_t kernel,
-                           int64_t dilation, float* history, float* out) = 0;
+  // out[t] = silu of the causal convolution of x over lags (kernel - 1) * dilation … 0. The floats at `history` bytes
+  // of each run's slot are the last (kernel - 1) * dilation inputs, oldest first, and are moved on. weight [kernel,
+  // channels], oldest tap first.
+  virtual void causal_conv(const Columns& columns, const float* x, int64_t channels, const float* weight,
+                           int64_t kernel, int64_t dilation, int64_t history, float* out) = 0;
 
   struct DeltaNet {
     const float* qkv = nullptr;    // [tokens, 2 * key_heads * key_dim + value_heads * value_dim] after the convolution
@@ -133,13 +185,12 @@ class Ops {
     const float* b = nullptr;      // [tokens, value_heads]
     const float* a_log = nullptr;  // [value_heads]
     const float* dt_bias = nullptr;  // [value_heads]
-    int64_t tokens = 0;
-    int64_t position = 0;  // of the first token: whole 64-token chunks of the absolute grid take the chunk form
     int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-    float* state = nullptr;  // [value_heads, key_dim, value_dim]
-    float* out = nullptr;    // [tokens, value_heads * value_dim]
+    int64_t state = 0;     // byte offset in a slot: [value_heads, key_dim, value_dim] floats
+    float* out = nullptr;  // [tokens, value_heads * value_dim]
   };
-  virtual void delta_net(const DeltaNet& args) = 0;
+  // Whole 64-token chunks of the absolute grid take the chunk form.
+  virtual void delta_net(const Columns& columns, const DeltaNet& args) = 0;
   // x = x / rms * weight * act(z) for each head; act is sigmoid or silu. x, z [tokens, heads * dim], weight [dim].
   virtual void gated_norm(float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim, const float* weight,
                           float eps, bool sigmoid) = 0;
@@ -150,47 +201,47 @@ class Ops {
     const float* v = nullptr;
     const float* q_norm = nullptr;  // [head_dim]
     const float* k_norm = nullptr;
-    int64_t tokens = 0, position = 0, heads = 0;
+    int64_t heads = 0;
     float eps = 1e-6F;
     Rotary rotary;
     KvLayer kv;             // keys and values are appended here
     float* q = nullptr;     // [tokens, heads, head_dim]
     float* gate = nullptr;  // [tokens, heads, head_dim]
   };
-  virtual void attention_inputs(const AttentionInputs& args) = 0;
+  virtual void attention_inputs(const Columns& columns, const AttentionInputs& args) = 0;
 
   struct IndexInputs {
     const float* qk = nullptr;      // [tokens, index_heads * dim + dim]: queries, then the key
     const float* q_norm = nullptr;  // [dim]
     const float* k_norm = nullptr;
-    int64_t tokens = 0, position = 0, heads = 0;
+    int64_t heads = 0;
     float eps = 1e-6F;
     Rotary rotary;
-    KvLayer kv;               // pooled keys of blocks that these tokens complete are written here
-    float* recent = nullptr;  // [kRecentKeys, dim]: raw keys of the last tokens, token p in row p mod kRecentKeys
-    float* q = nullptr;       // [tokens, heads, dim]
+    KvLayer kv;          // pooled keys of blocks that these tokens complete are written here
+    int64_t recent = 0;  // byte offset in a slot: floats [kRecentKeys, dim], raw keys of the last tokens, token p in
+                         // row p mod kRecentKeys; written even if the columns do not advance, for at most 8 are ahead
+    float* q = nullptr;  // [tokens, heads, dim]
   };
   static constexpr int64_t kRecentKeys = 16;
-  virtual void index_inputs(const IndexInputs& args) = 0;
+  virtual void index_inputs(const Columns& columns, const IndexInputs& args) = 0;
 
   struct SelectBlocks {
     const float* q = nullptr;  // [tokens, heads, dim] from index_inputs
-    int64_t tokens = 0, position = 0, heads = 0;
-    int64_t budget_blocks = 0;
+    int64_t heads = 0;
     KvLayer kv;
   };
   // The budget's best blocks for each token; the lower index among equal scores.
-  virtual void select_blocks(const SelectBlocks& args, BlockSelection& selection) = 0;
+  virtual void select_blocks(const Columns& columns, const SelectBlocks& args, const BlockSelection& selection) = 0;
 
   struct Attention {
     const float* q = nullptr;  // [tokens, heads, head_dim]
-    int64_t tokens = 0, position = 0, heads = 0;
+    int64_t heads = 0;
     float scale = 1;
     KvLayer kv;
     const BlockSelection* selection = nullptr;  // null: causal over everything
     float* out = nullptr;                       // [tokens, heads, head_dim]
   };
-  virtual void attention(const Attention& args) = 0;
+  virtual void attention(const Columns& columns, const Attention& args) = 0;
 
   // Softmax over all experts, the top_k largest (the lower id among equals), normalised to sum 1. ids and weights
   // [tokens, top_k], best first.
@@ -205,18 +256,21 @@ class Ops {
     // The canonical arithmetic with 4-bit activations (NVFP4) or 8-bit ones (FP8 and GGUF's block formats); else, and
     // with BF16 weights, activations stay FP32 or BF16.
     bool quantise_activations = false;
-    float* lower = nullptr;  // [tokens, hidden]: the even experts
-    float* upper = nullptr;  // [tokens, hidden]: the odd ones
+    float* lower = nullptr;     // [tokens, hidden]: the even experts
+    float* upper = nullptr;     // [tokens, hidden]: the odd ones
+    int32_t* faults = nullptr;  // [tokens]: a column whose numbers leave the range that the arithmetic holds is set to
+    int32_t fault = 0;          // `fault`, unless it is set (>= 0) already
   };
-  virtual Fault experts(const Experts& args) = 0;
+  virtual void experts(const Experts& args) = 0;
   // out = (lower + g * shared_lower) + (upper + g * shared_upper), g = sigmoid(gate[t]).
   virtual void combine_experts(const float* lower, const float* upper, const float* shared_lower,
                                const float* shared_upper, const float* gate, int64_t tokens, int64_t hidden,
                                float* out) = 0;
 
-  // state += the n-gram memory's answer to rows [tokens, embed]. history [(kernel - 1) * dilation, streams * hidden].
-  virtual void ngram_memory(const NgramWeights& w, const float* rows, int64_t tokens, int64_t streams, int64_t hidden,
-                            float eps, float* history, float* state) = 0;
+  // state += the n-gram memory's answer to rows [tokens, embed]. history: byte offset in a slot, floats
+  // [(kernel - 1) * dilation, streams * hidden].
+  virtual void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams,
+                            int64_t hidden, float eps, int64_t history, float* state) = 0;
 };
 
 }  // namespace tandem::ops

@@ -9,6 +9,7 @@
 #include "numeric/expert_reference.h"
 #include "numeric/int8_activation.h"
 #include "ops/host/host_ops.h"
+#include "tests/ops/columns.h"
 #include "tests/ops/kernel_sets.h"
 #include "tests/ops/random_data.h"
 
@@ -144,15 +145,15 @@ TEST_P(BlockProducts, MakeALayerOfExperts) {
       HostOps ops(pool, false, *set);
       auto lower = poisoned(tokens * hidden);
       auto upper = lower;
-      ASSERT_EQ(ops.experts({.x = x.data(),
-                             .tokens = tokens,
-                             .top_k = kTopK,
-                             .ids = ids.data(),
-                             .weights = weights.data(),
-                             .table = table,
-                             .quantise_activations = true,
-                             .lower = lower.data(),
-                             .upper = upper.data()}),
+      ASSERT_EQ(first_faulty(ops, {.x = x.data(),
+                                   .tokens = tokens,
+                                   .top_k = kTopK,
+                                   .ids = ids.data(),
+                                   .weights = weights.data(),
+                                   .table = table,
+                                   .quantise_activations = true,
+                                   .lower = lower.data(),
+                                   .upper = upper.data()}),
                 -1);
       for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(lower[i] + upper[i], want[i]) << set->name << " " << i;
     }

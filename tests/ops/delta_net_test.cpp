@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/host/host_ops.h"
+#include "tests/ops/columns.h"
 #include "tests/ops/random_data.h"
 
 namespace tandem::ops::host {
@@ -26,18 +27,17 @@ struct Operands {
   // Steps [begin, end) through the operation, at absolute position `first + begin`.
   void run(HostOps& ops, int64_t begin, int64_t end, int64_t first, std::vector<float>& state,
            std::vector<float>& out) const {
-    ops.delta_net({.qkv = qkv.data() + begin * stride(),
+    ops.delta_net(OneRun(first + begin, end - begin, state.data(), nullptr).columns(),
+                  {.qkv = qkv.data() + begin * stride(),
                    .a = a.data() + begin * value_heads,
                    .b = b.data() + begin * value_heads,
                    .a_log = a_log.data(),
                    .dt_bias = dt_bias.data(),
-                   .tokens = end - begin,
-                   .position = first + begin,
                    .key_heads = key_heads,
                    .value_heads = value_heads,
                    .key_dim = key_dim,
                    .value_dim = value_dim,
-                   .state = state.data(),
+                   .state = 0,
                    .out = out.data() + begin * out_width()});
   }
 

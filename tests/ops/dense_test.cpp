@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/host/host_ops.h"
+#include "tests/ops/columns.h"
 #include "tests/ops/random_data.h"
 
 namespace tandem::ops::host {
@@ -107,8 +108,8 @@ TEST_F(DenseTest, CausalConvCarriesItsHistoryOverAnySplit) {
     auto y = poisoned(tokens * channels);
     for (int64_t t = 0; t < tokens;) {
       const int64_t count = std::min(tokens - t, random_.between(1, 12));
-      ops_.causal_conv(x.data() + t * channels, count, channels, w.data(), kernel, dilation, history.data(),
-                       y.data() + t * channels);
+      ops_.causal_conv(OneRun(t, count, history.data(), nullptr).columns(), x.data() + t * channels, channels, w.data(),
+                       kernel, dilation, 0, y.data() + t * channels);
       t += count;
     }
     EXPECT_LT(relative_error(y, want), 1e-6) << "dilation " << dilation;

@@ -8,6 +8,7 @@
 #include "numeric/fp8_block.h"
 #include "numeric/fp8_units.h"
 #include "ops/host/host_ops.h"
+#include "tests/ops/columns.h"
 #include "tests/ops/kernel_sets.h"
 #include "tests/ops/random_data.h"
 
@@ -92,18 +93,18 @@ void route(RandomData& random, int64_t tokens, std::vector<int32_t>& ids, std::v
 
 class ExpertsTest : public testing::Test {
  protected:
-  Fault run(HostOps& ops, const ExpertTable& table, const std::vector<float>& x, int64_t tokens, bool quantise) {
+  int64_t run(HostOps& ops, const ExpertTable& table, const std::vector<float>& x, int64_t tokens, bool quantise) {
     lower_ = poisoned(tokens * table.hidden);
     upper_ = lower_;
-    return ops.experts({.x = x.data(),
-                        .tokens = tokens,
-                        .top_k = kTopK,
-                        .ids = ids_.data(),
-                        .weights = weights_.data(),
-                        .table = table,
-                        .quantise_activations = quantise,
-                        .lower = lower_.data(),
-                        .upper = upper_.data()});
+    return first_faulty(ops, {.x = x.data(),
+                              .tokens = tokens,
+                              .top_k = kTopK,
+                              .ids = ids_.data(),
+                              .weights = weights_.data(),
+                              .table = table,
+                              .quantise_activations = quantise,
+                              .lower = lower_.data(),
+                              .upper = upper_.data()});
   }
 
   base::WorkerPool pool_{2};

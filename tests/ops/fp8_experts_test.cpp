@@ -8,6 +8,7 @@
 #include "numeric/fp8_units.h"
 #include "numeric/int8_activation.h"
 #include "ops/host/host_ops.h"
+#include "tests/ops/columns.h"
 #include "tests/ops/kernel_sets.h"
 #include "tests/ops/random_data.h"
 
@@ -173,7 +174,7 @@ TEST(Fp8Experts, GiveTheBitsOfTheDefinitionForAnyTokensAndThreads) {
       std::vector<float> weights;
       std::vector<float> lower;
       std::vector<float> upper;
-      Fault fault = -1;
+      int64_t fault = -1;
       for (int64_t t = 0; t < tokens; ++t) {
         const auto first = static_cast<int32_t>(random.between(0, Fp8Layer::kExperts - 1));
         ids.insert(ids.end(), {first, static_cast<int32_t>((first + 1) % Fp8Layer::kExperts)});
@@ -190,15 +191,15 @@ TEST(Fp8Experts, GiveTheBitsOfTheDefinitionForAnyTokensAndThreads) {
           HostOps ops(pool, true, *set);
           auto got_lower = poisoned(tokens * layer.hidden);
           auto got_upper = got_lower;
-          ASSERT_EQ(ops.experts({.x = x.data(),
-                                 .tokens = tokens,
-                                 .top_k = top_k,
-                                 .ids = ids.data(),
-                                 .weights = weights.data(),
-                                 .table = layer.table,
-                                 .quantise_activations = true,
-                                 .lower = got_lower.data(),
-                                 .upper = got_upper.data()}),
+          ASSERT_EQ(first_faulty(ops, {.x = x.data(),
+                                       .tokens = tokens,
+                                       .top_k = top_k,
+                                       .ids = ids.data(),
+                                       .weights = weights.data(),
+                                       .table = layer.table,
+                                       .quantise_activations = true,
+                                       .lower = got_lower.data(),
+                                       .upper = got_upper.data()}),
                     fault)
               << set->name;
           if (fault >= 0) continue;
@@ -222,15 +223,15 @@ TEST(Fp8Experts, NameTheFirstColumnThatIsNotFinite) {
     HostOps ops(pool, false, *set);
     auto lower = poisoned(3 * layer.hidden);
     auto upper = lower;
-    EXPECT_EQ(ops.experts({.x = x.data(),
-                           .tokens = 3,
-                           .top_k = 1,
-                           .ids = ids.data(),
-                           .weights = weights.data(),
-                           .table = layer.table,
-                           .quantise_activations = true,
-                           .lower = lower.data(),
-                           .upper = upper.data()}),
+    EXPECT_EQ(first_faulty(ops, {.x = x.data(),
+                                 .tokens = 3,
+                                 .top_k = 1,
+                                 .ids = ids.data(),
+                                 .weights = weights.data(),
+                                 .table = layer.table,
+                                 .quantise_activations = true,
+                                 .lower = lower.data(),
+                                 .upper = upper.data()}),
               1);
   }
 }

@@ -127,7 +127,7 @@ TEST_P(Quantised, EmbeddingsAreRows) {
   HostOps ops(pool, false);
   const std::vector<int32_t> ids = {19, 0, 7};
   auto out = poisoned(3 * 2 * inputs);
-  ops.embed(m.weight, ids, 2, out.data());
+  ops.embed(m.weight, ids.data(), 3, 2, out.data());
   std::vector<float> want;
   for (const int32_t id : ids) {
     for (int copy = 0; copy < 2; ++copy) {

@@ -22,10 +22,10 @@ const float* HostOps::product_inputs(const float* x, int64_t count, bool exact_i
   return out;
 }
 
-void HostOps::embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) {
+void HostOps::embed(const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) {
   const int64_t width = table.inputs;
-  for (size_t t = 0; t < ids.size(); ++t) {
-    float* row = out + static_cast<int64_t>(t) * copies * width;
+  for (int64_t t = 0; t < tokens; ++t) {
+    float* row = out + t * copies * width;
     kernels_.decode_row(table, ids[t], row);
     for (int64_t copy = 1; copy < copies; ++copy) std::copy_n(row, width, row + copy * width);
   }

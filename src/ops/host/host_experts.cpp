@@ -430,7 +430,7 @@ void HostExperts::run_stages(const Ops::Experts& args, bool round) {
   pool_.run_stages(stages);
 }
 
-Fault HostExperts::run(const Ops::Experts& args, bool round) {
+void HostExperts::run(const Ops::Experts& args, bool round) {
   if (args.top_k > numeric::kMostExpertsPerToken) {
     base::internal_error("experts", "{} experts a token; the sum holds {}", args.top_k, numeric::kMostExpertsPerToken);
   }
@@ -438,9 +438,9 @@ Fault HostExperts::run(const Ops::Experts& args, bool round) {
   place_columns(args);
   cut_inputs(args);
   run_stages(args, round);
-  const uint8_t* faulty = faulty_.data();
-  const uint8_t* first = std::find(faulty, faulty + args.tokens, 1);
-  return first == faulty + args.tokens ? -1 : first - faulty;
+  for (int64_t t = 0; t < args.tokens; ++t) {
+    if (faulty_.data()[t] != 0 && args.faults[t] < 0) args.faults[t] = args.fault;
+  }
 }
 
 }  // namespace tandem::ops::host

@@ -18,7 +18,7 @@ class HostExperts {
   HostExperts(base::WorkerPool& pool, const Kernels& kernels) : pool_(pool), kernels_(kernels) {}
 
   // Ops::experts. `round_inputs`: activations that are not quantised are rounded to BF16.
-  Fault run(const Ops::Experts& args, bool round_inputs);
+  void run(const Ops::Experts& args, bool round_inputs);
 
  private:
   enum Projection : uint8_t { kGate, kUp, kDown };

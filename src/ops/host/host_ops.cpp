@@ -91,8 +91,19 @@ void HostOps::hyper_inject(float* state, const float* y, const float* inject, in
   });
 }
 
-void HostOps::causal_conv(const float* x, int64_t tokens, int64_t channels, const float* weight, int64_t kernel,
-                          int64_t dilation, float* history, float* out) {
+void HostOps::causal_conv(const Columns& columns, const float* x, int64_t channels, const float* weight, int64_t kernel,
+                          int64_t dilation, int64_t history, float* out) {
+  int64_t first = 0;
+  for (const Run& run : columns.runs) {
+    convolve_run(run, x + first * channels, channels, weight, kernel, dilation,
+                 reinterpret_cast<float*>(run.slot + history), columns.advance, out + first * channels);
+    first += columns.each;
+  }
+}
+
+void HostOps::convolve_run(const Run& run, const float* x, int64_t channels, const float* weight, int64_t kernel,
+                           int64_t dilation, float* history, bool advance, float* out) {
+  const int64_t tokens = run.tokens;
   const int64_t past = (kernel - 1) * dilation;
   pool_.run(tokens, grain(16 * channels), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -104,13 +115,15 @@ void HostOps::causal_conv(const float* x, int64_t tokens, int64_t channels, cons
       kernels_.convolve(taps, kernel, weight, channels, out + t * channels);
     }
   });
+  if (!advance) return;
   const int64_t kept = std::max<int64_t>(0, past - tokens);
   std::memmove(history, history + (past - kept) * channels, static_cast<size_t>(kept * channels) * sizeof(float));
   std::copy_n(x + (tokens - (past - kept)) * channels, (past - kept) * channels, history + kept * channels);
 }
 
-void HostOps::ngram_memory(const NgramWeights& w, const float* rows, int64_t tokens, int64_t streams, int64_t hidden,
-                           float eps, float* history, float* state) {
+void HostOps::ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams,
+                           int64_t hidden, float eps, int64_t history, float* state) {
+  const int64_t tokens = columns.count();
   const int64_t width = streams * hidden;
   float* key = wide_a_.get(tokens * width);
   float* query = wide_b_.get(tokens * width);
@@ -132,7 +145,7 @@ void HostOps::ngram_memory(const NgramWeights& w, const float* rows, int64_t tok
     kernels_.add_scaled(gated + i * hidden, value + i / streams * hidden, score, hidden);
   }
   rms_norm(gated, tokens, streams, hidden, w.norm_conv, eps, key);
-  causal_conv(key, tokens, width, w.conv, w.kernel, w.dilation, history, query);
+  causal_conv(columns, key, width, w.conv, w.kernel, w.dilation, history, query);
   add(state, gated, tokens * width);
   add(state, query, tokens * width);
 }

@@ -9,14 +9,14 @@
 
 namespace tandem::ops::host {
 
-class HostOps final : public Ops {
+class HostOps : public Ops {
  public:
   // `round_inputs`: the inputs of matrix products are rounded to BF16. `kernels` is for tests; the pool must outlive
   // the object.
   HostOps(base::WorkerPool& pool, bool round_inputs, const Kernels& kernels = host::kernels())
       : pool_(pool), kernels_(kernels), round_inputs_(round_inputs), experts_(pool, kernels) {}
 
-  void embed(const Weight& table, std::span<const int32_t> ids, int64_t copies, float* out) override;
+  void embed(const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) override;
   void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
                 float* out) override;
   void linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) override;
@@ -30,23 +30,29 @@ class HostOps final : public Ops {
                  float* x, float* inject) override;
   void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
                     int64_t hidden) override;
-  void causal_conv(const float* x, int64_t tokens, int64_t channels, const float* weight, int64_t kernel,
-                   int64_t dilation, float* history, float* out) override;
-  void delta_net(const DeltaNet& args) override;
+  void causal_conv(const Columns& columns, const float* x, int64_t channels, const float* weight, int64_t kernel,
+                   int64_t dilation, int64_t history, float* out) override;
+  void delta_net(const Columns& columns, const DeltaNet& args) override;
   void gated_norm(float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim, const float* weight, float eps,
                   bool sigmoid) override;
-  void attention_inputs(const AttentionInputs& args) override;
-  void index_inputs(const IndexInputs& args) override;
-  void select_blocks(const SelectBlocks& args, BlockSelection& selection) override;
-  void attention(const Attention& args) override;
+  void attention_inputs(const Columns& columns, const AttentionInputs& args) override;
+  void index_inputs(const Columns& columns, const IndexInputs& args) override;
+  void select_blocks(const Columns& columns, const SelectBlocks& args, const BlockSelection& selection) override;
+  void attention(const Columns& columns, const Attention& args) override;
   void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) override;
-  Fault experts(const Experts& args) override;
+  void experts(const Experts& args) override;
   void combine_experts(const float* lower, const float* upper, const float* shared_lower, const float* shared_upper,
                        const float* gate, int64_t tokens, int64_t hidden, float* out) override;
-  void ngram_memory(const NgramWeights& w, const float* rows, int64_t tokens, int64_t streams, int64_t hidden,
-                    float eps, float* history, float* state) override;
+  void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams, int64_t hidden,
+                    float eps, int64_t history, float* state) override;
 
  private:
+  void convolve_run(const Run& run, const float* x, int64_t channels, const float* weight, int64_t kernel,
+                    int64_t dilation, float* history, bool advance, float* out);
+  void delta_run(const Run& run, const DeltaNet& args, const float* qkv, const float* beta, const float* decay,
+                 float* state, float* out);
+  void index_run(const Run& run, const IndexInputs& args, const float* qk, float* queries);
+  void attend_run(const Run& run, int64_t first, const Attention& args);
   // The inputs of a matrix product as it takes them: x itself, or a copy rounded to BF16.
   const float* product_inputs(const float* x, int64_t count, bool exact_inputs);
   void run_linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y, float* upper);
@@ -61,6 +67,7 @@ class HostOps final : public Ops {
   Scratch<float> conv_;
   Scratch<float> gates_;
   Scratch<float> angles_;
+  Scratch<float> state_;
   Scratch<float> partial_;
   Scratch<SoftmaxState> partial_state_;
 };
