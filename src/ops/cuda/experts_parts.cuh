@@ -1,0 +1,183 @@
+// What the stages of the routed experts hand to each other.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "numeric/expert_format.h"
+#include "numeric/expert_limits.h"
+#include "ops/cuda/context.h"
+#include "ops/cuda/lanes.cuh"
+#include "ops/ops.h"
+
+namespace tandem::ops::cuda::expert {
+
+inline constexpr int kTileRows = 16;  // of a tile of any format but BF16
+
+// The columns of one expert: slots [first, first + count). Slots are the (token, k) pairs sorted by expert, in token
+// order within one.
+struct Group {
+  int32_t expert;
+  int32_t first;
+  int32_t count;
+};
+struct Grouping {
+  Group* groups;   // `bound` of them, those without columns have the count 0; of many pairs, an expert may have several
+  int32_t* order;  // by slot: the pair token * top_k + k; -1 behind the last
+  int32_t* slot_of;  // by pair; -1 where its expert does not exist
+  int32_t* firsts;   // [experts + 1], where there are many pairs
+  int bound;
+};
+
+// 64 inputs of a column in the canonical 4-bit arithmetic, as the products of few columns take them.
+struct Nvfp4Inputs {
+  uint4 a[4];    // bytes A = 2 * E2M1 of a block; inputs 8 to 15 come first in odd blocks (experts_nvfp4.cuh says why)
+  int32_t t[4];  // T' = 512 * E4M3
+};
+
+// What the products of a matrix take: FP32; NVFP4 blocks; or bytes q by blocks of 32 inputs, then FP32 scales of these.
+enum class ColumnKind : uint8_t { kFloats, kNvfp4, kInt8 };
+// Which input of its block of 32 a byte is, as the formats unpack their weights: the byte's own place; byte 16 j + 4 k
+// + m is input 16 j + 4 m + k; byte 8 i + n is input 16 (n mod 2) + 4 i + n / 2.
+enum class InputOrder : uint8_t { kNatural, kFourApart, kNibbles };
+
+struct Columns {
+  ColumnKind kind = ColumnKind::kFloats;
+  InputOrder order = InputOrder::kNatural;
+  bool by_token = false;  // else by slot
+  bool dynamic = false;   // NVFP4 without input scales: each column has its own
+  bool wide = false;      // NVFP4: bytes A [inputs] in order, then T' [inputs / 16], which tensor cores take
+  int64_t inputs = 0;
+  int64_t stride = 0;  // bytes
+  std::byte* data = nullptr;
+  float* scales = nullptr;  // NVFP4: the input scale of each column
+};
+
+InputOrder input_order(numeric::ExpertFormat format);
+
+// The products of up to two matrices of a record that have one shape and one format.
+struct Product {
+  struct Matrix {
+    int64_t offset = 0;         // in a record
+    int64_t scales_offset = 0;  // FP8
+    int which = 0;              // gate, up, down
+    Columns columns;
+    float* out = nullptr;  // [slots, rows]
+  };
+  const std::byte* records = nullptr;
+  int64_t record_bytes = 0;
+  const float* scalars = nullptr;
+  int64_t scalars_each = 0;
+  int64_t rows = 0;
+  int64_t inputs = 0;
+  Grouping grouping;
+  int64_t top_k = 0;
+  Matrix matrices[2];
+  int count = 1;
+};
+
+// The stages, in order. `experts_*.cu` have them.
+inline constexpr int kMostFewPairs = 128;
+inline constexpr int kMostColumnsOfGroup = 64;  // where there are many pairs
+int64_t most_groups(int64_t pairs, int64_t experts);
+void group_pairs(const Context& context, const int32_t* ids, int64_t pairs, int64_t experts, const Grouping& to);
+// The columns of gate or up, from x [tokens, inputs].
+void make_input_columns(const Context& context, const Ops::Experts& args, const Grouping& grouping, int which,
+                        const Columns& to);
+// The columns of down, SwiGLU of the products of gate and up [slots, inner].
+void make_down_columns(const Context& context, const Ops::Experts& args, const Grouping& grouping, const float* gate,
+                       const float* up, const Columns& to);
+void multiply_nvfp4(const Context& context, const Product& product);
+void multiply_int8(const Context& context, numeric::ExpertFormat format, const Product& product);
+void multiply_floats(const Context& context, numeric::ExpertFormat format, const Product& product);
+// The same on tensor cores, for groups of up to kMostColumnsOfGroup; NVFP4 columns are wide.
+void multiply_many(const Context& context, numeric::ExpertFormat format, const Product& product);
+// The weighted sums of y [slots, hidden].
+void sum_experts(const Context& context, const Ops::Experts& args, const Grouping& grouping, const float* y);
+
+// Layers of NVFP4 in all matrices with few columns, in fewer and faster launches than stage by stage.
+bool takes_few_nvfp4(const Context& context, const Ops::Experts& args);
+void run_few_nvfp4(const Context& context, const Ops::Experts& args);
+
+// Launches a kernel that may start when the one before it in the operation lets it: its first statements are prepared
+// meanwhile. It must call wait_for_earlier_kernels before it touches what those made, in every block.
+template <typename... Args>
+void launch_early(const Context& context, const char* name, void (*kernel)(Args...), dim3 blocks, int threads,
+                  int64_t shared, std::type_identity_t<Args>... args) {
+  if (shared > 48 << 10) {
+    TANDEM_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  }
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = context.stream;
+  config.attrs = &early;
+  config.numAttrs = context.capability >= 90 ? 1 : 0;
+  device::cuda::check_call(cudaLaunchKernelEx(&config, kernel, args...), name, __FILE__, __LINE__);
+}
+
+// ---- On the device ----
+
+__device__ inline void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+// For kernels that have nothing to do before.
+__device__ inline void start_after_earlier_kernels() {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+}
+
+__device__ inline void mark_fault(int32_t* faults, int64_t token, int32_t fault) {
+  if (faults[token] < 0) faults[token] = fault;  // all who write write the same
+}
+
+__device__ inline void copy_async_16(void* shared, const void* global) {
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global));
+}
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;\n" ::);
+}
+template <int kPending>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+}
+
+// prmt with all of a selector's bits: bit 3 asks for the sign of the byte, eight times.
+__device__ inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(out) : "r"(low), "r"(high), "r"(selector));
+  return out;
+}
+// 0xFF where the byte's uppermost bit is set, else 0.
+__device__ inline uint32_t byte_masks(uint32_t bytes) {
+  return permute_bytes(bytes, 0, 0xba98);
+}
+// Four magnitudes, none of them zero where the mask says negative.
+__device__ inline uint32_t negate_bytes(uint32_t magnitudes, uint32_t mask) {
+  return (magnitudes ^ mask) + (mask & 0x01010101U);
+}
+
+__device__ inline int dot_signed(uint32_t a, uint32_t b, int sum) {
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
+}
+
+// 512 * E4M3 of a code without sign that stands at bits 20 to 26. As an FP32 the bits are 2^-120 of the value.
+__device__ inline int e4m3_times_512(uint32_t at_bit_20) {
+  return __float_as_int(fmaf(__uint_as_float(at_bit_20), 0x1p127F, 0x1.8p21F)) - 0x4a400000;
+}
+
+}  // namespace tandem::ops::cuda::expert

@@ -1,0 +1,117 @@
+// The quantisers of numeric/activation.h and numeric/int8_activation.h, and SwiGLU, by the same operations.
+#pragma once
+
+#include "numeric/e4m3.h"
+#include "ops/cuda/experts_nvfp4.cuh"
+
+namespace tandem::ops::cuda::expert {
+
+__device__ inline float swiglu(float gate, float up) {
+  return silu(gate) * up;
+}
+
+__device__ inline uint32_t magnitude_bits(float x) {
+  return __float_as_uint(x) & 0x7fffffffU;
+}
+inline constexpr uint32_t kInfinityBits = 0x7f800000U;
+
+// The largest of kLanes lanes that stand side by side.
+template <int kLanes>
+__device__ inline uint32_t lanes_max(uint32_t x) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    x = max(x, __shfl_xor_sync(kWholeWarp, x, distance));
+  }
+  return x;
+}
+
+// x / step rounded to a whole number, where x / step is itself rounded first, as divisions are: `about` is the quotient
+// up to a few units in its last place, and only where it is close to the middle of two whole numbers is it divided.
+__device__ inline float rounded_quotient(float about, float x, float step) {
+  const float whole = rintf(about);
+  constexpr float kDoubtful = 0.5F - 0x1p-13F;  // about is below 2^7, its error below 2^-15
+  return fabsf(about - whole) < kDoubtful ? whole : rintf(__fdiv_rn(x, step));
+}
+
+// The scale of a block of 16, from the bits of its largest magnitude.
+struct Nvfp4Step {
+  int32_t t;      // T'; 0 where a value is not finite
+  float step;     // what A / 2 is in units of
+  float inverse;  // of that, 0 where T' is
+};
+__device__ inline Nvfp4Step nvfp4_step(uint32_t largest, float input_scale) {
+  if (largest >= kInfinityBits) return {0, 0.0F, 0.0F};
+  const float ratio = __fdiv_rn(__uint_as_float(largest), 6.0F * input_scale);
+  const uint32_t code = numeric::e4m3_from_float(ratio < 448.0F ? ratio : 448.0F);
+  const int t = e4m3_times_512(code << 20);
+  const float step = __fmul_rn(static_cast<float>(t) * 0x1p-9F, input_scale);
+  return {t, step, t == 0 ? 0.0F : __frcp_rn(step)};
+}
+// A = 2 * E2M1 of x / step.
+__device__ inline int nvfp4_value(float x, const Nvfp4Step& by) {
+  if (by.t == 0) return 0;
+  const float a = fminf(fabsf(x) * by.inverse, 6.0F);
+  // Steps of A: 1 below 4, 2 below 8, then 4; ties to even. At 2 and 4 either unit gives the same.
+  const float unit = a < 2.0F ? 2.0F : a < 4.0F ? 1.0F : 0.5F;
+  const float steps = rounded_quotient(a * unit, fabsf(x) * unit, by.step);
+  const int magnitude = static_cast<int>(fminf(steps * (2.0F / unit), 12.0F));
+  return x < 0 ? -magnitude : magnitude;
+}
+
+// numeric::dynamic_input_scale from the bits of the column's largest magnitude.
+__device__ inline float dynamic_input_scale(uint32_t largest) {
+  const float scale = __fdiv_rn(__uint_as_float(largest), 2688.0F);
+  if (!(scale >= 0x1p-60F)) return 1.0F;
+  return scale < 0x1p60F ? scale : 0x1p60F;
+}
+
+// s of a block of 32, and 1 / s, which is 0 where s is.
+struct Int8Step {
+  float step;
+  float inverse;
+};
+__device__ inline Int8Step int8_step(uint32_t largest) {
+  const float step = largest < kInfinityBits ? __fdiv_rn(__uint_as_float(largest), 127.0F) : 0.0F;
+  if (step < 0x1p-126F) return {0.0F, 0.0F};
+  return {step, __frcp_rn(step)};
+}
+__device__ inline int int8_value(float x, const Int8Step& by) {
+  if (by.step == 0.0F) return 0;
+  return static_cast<int>(fminf(fmaxf(rounded_quotient(x * by.inverse, x, by.step), -127.0F), 127.0F));
+}
+
+__device__ inline uint32_t largest_bits(float4 x) {
+  return max(max(magnitude_bits(x.x), magnitude_bits(x.y)), max(magnitude_bits(x.z), magnitude_bits(x.w)));
+}
+__device__ inline uint32_t as_bytes(int a, int b, int c, int d) {
+  return (static_cast<uint32_t>(a) & 255) | (static_cast<uint32_t>(b) & 255) << 8 |
+         (static_cast<uint32_t>(c) & 255) << 16 | static_cast<uint32_t>(d) << 24;
+}
+
+// Four lanes have a block of 16 inputs, four inputs each: the bytes A of these and the block's scale. False where a
+// value is not finite.
+__device__ inline bool quantise_quarter(float4 x, float input_scale, uint32_t& bytes, int32_t& t) {
+  const uint32_t largest = lanes_max<4>(largest_bits(x));
+  const Nvfp4Step step = nvfp4_step(largest, input_scale);
+  bytes = as_bytes(nvfp4_value(x.x, step), nvfp4_value(x.y, step), nvfp4_value(x.z, step), nvfp4_value(x.w, step));
+  t = step.t;
+  return largest < kInfinityBits;
+}
+// The same into a column as few columns want it.
+__device__ inline bool store_quarter(float4 x, float input_scale, int quarter, int64_t block, Nvfp4Inputs* column) {
+  uint32_t bytes;
+  int32_t t;
+  const bool finite = quantise_quarter(x, input_scale, bytes, t);
+  reinterpret_cast<uint32_t&>(nvfp4_byte(column, block, 4 * quarter)) = bytes;
+  if (quarter == 0) nvfp4_scale(column, block) = t;
+  return finite;
+}
+
+// Where input i of a block of 32 stands.
+__device__ inline int place_in_order(InputOrder order, int i) {
+  if (order == InputOrder::kFourApart) return (i & 16) + (i & 3) * 4 + (i >> 2 & 3);
+  if (order == InputOrder::kNibbles) return (i & 15) / 4 * 8 + (i & 3) * 2 + (i >> 4);
+  return i;
+}
+
+}  // namespace tandem::ops::cuda::expert
