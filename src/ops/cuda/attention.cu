@@ -1,0 +1,143 @@
+// Which kernels attend, and the sum over pieces.
+#include <algorithm>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/attention_kernels.h"
+#include "ops/cuda/follow.cuh"
+
+namespace tandem::ops::cuda {
+
+namespace {
+
+constexpr int kMergeThreads = 256;
+constexpr int kMergeDims = 64;  // of one block, four a thread
+constexpr int kSegments = kMergeThreads / (kMergeDims / 4);
+
+// Pieces of one column and query head: piece p is added in segment p % 16, segments in ascending order, all relative to
+// the largest score of all.
+__global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ AttentionArgs args) {
+  follow();
+  __shared__ float largest[kMergeThreads / 32];
+  __shared__ float sums[kSegments];
+  __shared__ float4 parts[kSegments][kMergeDims / 4];
+  const int64_t row = blockIdx.x;
+  const int64_t column = row / args.heads();
+  const int dim = args.kv.head_dim;
+  const int lane = threadIdx.x % (kMergeDims / 4);
+  const int segment = threadIdx.x / (kMergeDims / 4);
+  const int d = blockIdx.y * kMergeDims + 4 * lane;
+  const Run run = args.runs[column / args.each];
+  const int64_t offset = column % args.each;
+  int64_t pieces = 0;
+  if (offset < run.tokens) {
+    pieces = pieces_of(TokenList(run.position + offset, args.selection, column, args.kv.ratio).count);
+  }
+  const float2* states = args.states + row * args.pieces;
+  const float* partial = args.partial + row * args.pieces * dim;
+  // The first values are on their way while the largest score is sought.
+  constexpr int ahead = 4;
+  float4 first[ahead];
+#pragma unroll
+  for (int i = 0; i < ahead; ++i) {
+    const int64_t p = segment + i * kSegments;
+    first[i] = p < pieces && d < dim ? *reinterpret_cast<const float4*>(partial + p * dim + d) : float4{};
+  }
+  float most = -INFINITY;
+  for (int64_t p = threadIdx.x; p < pieces; p += kMergeThreads) most = fmaxf(most, states[p].x);
+  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
+  __syncthreads();
+  for (const float other : largest) most = fmaxf(most, other);
+  float4 part{0, 0, 0, 0};
+  float sum = 0;
+  const auto add = [&](int64_t p, const float4& v) {
+    const float2 state = states[p];
+    const float weight = exp2f(state.x - most);
+    sum = fmaf(state.y, weight, sum);
+    part.x = fmaf(v.x, weight, part.x);
+    part.y = fmaf(v.y, weight, part.y);
+    part.z = fmaf(v.z, weight, part.z);
+    part.w = fmaf(v.w, weight, part.w);
+  };
+  if (d < dim) {
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      if (segment + i * kSegments < pieces) add(segment + i * kSegments, first[i]);
+    }
+#pragma unroll 4
+    for (int64_t p = segment + ahead * kSegments; p < pieces; p += kSegments) {
+      add(p, *reinterpret_cast<const float4*>(partial + p * dim + d));
+    }
+  }
+  parts[segment][lane] = part;
+  if (lane == 0) sums[segment] = sum;
+  __syncthreads();
+  if (segment != 0 || d >= dim) return;
+  for (int s = 1; s < kSegments; ++s) {
+    const float4 v = parts[s][lane];
+    part = make_float4(part.x + v.x, part.y + v.y, part.z + v.z, part.w + v.w);
+    sum += sums[s];
+  }
+  if (pieces > 0) part = make_float4(part.x / sum, part.y / sum, part.z / sum, part.w / sum);
+  *reinterpret_cast<float4*>(args.out + row * dim + d) = part;
+}
+
+// Beyond the few columns whose bits depend on it, pieces are worth their scratch up to here.
+constexpr int64_t kMostPartialBytes = int64_t{64} << 20;
+
+}  // namespace
+
+void merge_pieces(const Context& context, const AttentionArgs& args, int64_t columns) {
+  const dim3 blocks(static_cast<unsigned>(columns * args.heads()),
+                    static_cast<unsigned>((args.kv.head_dim + kMergeDims - 1) / kMergeDims));
+  launch_following(context, merge_kernel, blocks, kMergeThreads, 0, args);
+  TANDEM_CUDA_LAUNCHED("merge_pieces");
+}
+
+void attention(const Context& context, const Columns& columns, const Ops::Attention& args) {
+  const int64_t count = columns.count();
+  const bool chosen = args.selection != nullptr;
+  if (args.kv.head_dim % 16 != 0 || args.kv.head_dim > 256) {
+    base::internal_error("cuda", "attention heads of {} dimensions", args.kv.head_dim);
+  }
+  if (count == 0) return;
+  AttentionArgs a{.kv = KvView(args.kv),
+                  .runs = columns.table,
+                  .each = static_cast<int>(columns.each),
+                  .group = static_cast<int>(args.heads / args.kv.kv_heads),
+                  .scale = args.scale,
+                  .q = args.q,
+                  .out = args.out,
+                  .selection = chosen ? *args.selection : BlockSelection{},
+                  .partial = nullptr,
+                  .states = nullptr,
+                  .pieces = 1};
+  const bool tensor_cores = context.tensor_cores && context.round_inputs && args.kv.type != KvType::kF32;
+  // A list holds at most the context, and where blocks are chosen the budget with one unfinished block.
+  int64_t longest = std::max<int64_t>(columns.reach, 1);
+  if (chosen) longest = std::min(longest, (a.selection.budget + 1) * a.kv.ratio - 1);
+  const int64_t pieces = pieces_of(longest);
+  const int64_t partial = count * args.heads * pieces * args.kv.head_dim;
+  const bool few = count <= kMostFewColumns;
+  const bool whole_runs = tensor_cores && !chosen && columns.each > kMostFewColumns;
+  const bool split = few || (!chosen && !whole_runs && partial * 4 <= kMostPartialBytes);
+  const Scratch::Scope scope(context.scratch);
+  if (split) {
+    a.pieces = pieces;
+    a.partial = context.scratch.take<float>(partial);
+    a.states = context.scratch.take<float2>(count * args.heads * pieces);
+  }
+  if (context.plans()) return;
+  const AttentionGrid grid{.units = chosen ? count : static_cast<int64_t>(columns.runs.size()),
+                           .rows = (chosen ? 1 : columns.each) * a.group};
+  if (!tensor_cores) {
+    attend_portable(context, a, count);
+  } else if (whole_runs) {
+    attend_prefill(context, grid, a);
+  } else {
+    attend_pieces(context, grid, a);
+  }
+  if (split) merge_pieces(context, a, count);
+}
+
+}  // namespace tandem::ops::cuda

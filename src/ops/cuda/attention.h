@@ -1,0 +1,21 @@
+// Attention on CUDA: what ops::Ops says of these methods, over pages of BF16, FP32 and 8-bit keys and values.
+//
+// Costs. attention_inputs and index_inputs: one launch each, a few KB a column. select_blocks: two launches, and two
+// bytes a dimension of every visible block's key; of many columns it computes 2 * heads * index_dim operations a column
+// and block, in tiles of columns that bound the scratch. attention of few columns: two launches, and one read of the
+// visible keys and values for each run (each column where blocks are selected); many columns: one launch, 4 * heads *
+// head_dim operations a column and visible token.
+#pragma once
+
+#include "ops/cuda/context.h"
+#include "ops/ops.h"
+
+namespace tandem::ops::cuda {
+
+void attention_inputs(const Context& context, const Columns& columns, const Ops::AttentionInputs& args);
+void index_inputs(const Context& context, const Columns& columns, const Ops::IndexInputs& args);
+void select_blocks(const Context& context, const Columns& columns, const Ops::SelectBlocks& args,
+                   const BlockSelection& selection);
+void attention(const Context& context, const Columns& columns, const Ops::Attention& args);
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,88 @@
+// Tensor-core and copy instructions of attention's kernels, and where their operands lie in shared memory.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::ops::cuda {
+
+// A row of a tile in shared memory is a number of 16-byte chunks (a power of two); chunks are exchanged within their
+// row so that eight rows' chunks of one column lie in different banks.
+template <int kChunks>
+__device__ __forceinline__ int swizzled(int row, int chunk) {
+  constexpr int rows_a_line = kChunks >= 8 ? 1 : 8 / kChunks;
+  constexpr int mask = kChunks >= 8 ? 7 : kChunks - 1;
+  return row * kChunks + (chunk ^ ((row / rows_a_line) & mask));
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Copies 16 bytes, or writes zeros where not `valid`.
+__device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_8(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+// c += a b of one m16n8k16 product in BF16. Lane l holds of a the rows l / 4 and l / 4 + 8 at inputs 2 (l % 4) + {0, 1}
+// and 8 more; of b column l / 4 at the same inputs; of c rows as of a at columns 2 (l % 4) + {0, 1}.
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// Two bytes of four signed codes as BF16, exactly: 0x43 above a byte is 128 + its low seven bits, and 128 or 256 by its
+// sign is taken off again.
+template <uint32_t kSelector>
+__device__ __forceinline__ uint32_t codes_to_bf16(uint32_t codes) {
+  const uint32_t word = __byte_perm(codes, 0x43434343u, kSelector);
+  uint32_t result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+      : "=r"(result)
+      : "r"(word & 0xFF80FF80u), "r"(0xBF80BF80u), "r"(word & 0xFF7FFF7Fu));
+  return result;
+}
+inline constexpr uint32_t kBytes01 = 0x4140;
+inline constexpr uint32_t kBytes23 = 0x4342;
+inline constexpr uint32_t kBytes02 = 0x4240;
+inline constexpr uint32_t kBytes13 = 0x4341;
+
+// 2^x; exactly 1 at 0 and 0 at minus infinity.
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,137 @@
+// Where keys and values lie in the pages, and which tokens a column attends to: what all kernels of attention share.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/ops.h"
+
+namespace tandem::ops::cuda {
+
+inline constexpr int kPageTokens = 64;
+inline constexpr int kScaleGroup = 64;  // dimensions to one scale of 8-bit keys and values
+
+__host__ __device__ constexpr int64_t kv_element_bytes(KvType type) {
+  return type == KvType::kBF16 ? 2 : type == KvType::kF32 ? 4 : 1;
+}
+__host__ __device__ constexpr int kv_scale_groups(int64_t head_dim) {
+  return static_cast<int>((head_dim + kScaleGroup - 1) / kScaleGroup);
+}
+
+// A KvLayer with the distances that kernels need, made on the host.
+struct KvView {
+  std::byte* pages = nullptr;
+  int64_t page_bytes = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int index_dim = 0;
+  int ratio = 1;
+  KvType type = KvType::kBF16;
+  int row_bytes = 0;       // of one token's key of one head
+  int64_t values = 0;      // from the keys of a page to its values
+  int64_t scales = 0;      // from the keys of a page to its keys' scales
+  int64_t index_keys = 0;  // from the keys of a page to its pooled index keys
+
+  explicit KvView(const KvLayer& kv)
+      : pages(kv.pages + kv.layer_offset),
+        page_bytes(kv.page_bytes),
+        kv_heads(static_cast<int>(kv.kv_heads)),
+        head_dim(static_cast<int>(kv.head_dim)),
+        index_dim(static_cast<int>(kv.index_dim)),
+        ratio(kv.ratio > 0 ? static_cast<int>(kv.ratio) : 1),
+        type(kv.type),
+        row_bytes(static_cast<int>(kv.head_dim * kv_element_bytes(kv.type))) {
+    values = static_cast<int64_t>(kv_heads) * kPageTokens * row_bytes;
+    scales = 2 * values;
+    index_keys = scales;
+    if (type == KvType::kInt8) index_keys += int64_t{2} * kv_heads * kPageTokens * groups() * 2;
+  }
+
+  __host__ __device__ int groups() const { return kv_scale_groups(head_dim); }
+  // Bytes of a pooled key, which has 16 bits with 8-bit keys and values.
+  __host__ __device__ int index_row_bytes() const { return index_dim * (type == KvType::kF32 ? 4 : 2); }
+
+#ifdef __CUDACC__
+  __device__ std::byte* page(const int32_t* block_table, int64_t token) const {
+    return pages + block_table[token / kPageTokens] * page_bytes;
+  }
+  __device__ int64_t key_offset(int head, int64_t token) const {
+    return (static_cast<int64_t>(head) * kPageTokens + token % kPageTokens) * row_bytes;
+  }
+  // The scales of a token's key; those of its value follow after value_scales().
+  __device__ int64_t scale_offset(int head, int64_t token) const {
+    return scales + (static_cast<int64_t>(head) * kPageTokens + token % kPageTokens) * groups() * 2;
+  }
+  __device__ int64_t value_scales() const { return static_cast<int64_t>(kv_heads) * kPageTokens * groups() * 2; }
+  __device__ std::byte* index_key(const int32_t* block_table, int64_t block) const {
+    const int64_t token = block * ratio;
+    return page(block_table, token) + index_keys + token % kPageTokens / ratio * index_row_bytes();
+  }
+#endif
+};
+
+#ifdef __CUDACC__
+// The tokens that a query at `position` attends to, in ascending order.
+struct TokenList {
+  int64_t position;
+  const int32_t* blocks;  // null: all up to the position
+  int ratio;
+  int64_t chosen;
+  int64_t count;
+
+  __device__ TokenList(int64_t at, const BlockSelection& selection, int64_t column, int block_tokens)
+      : position(at), blocks(nullptr), ratio(block_tokens), chosen(0), count(at + 1) {
+    if (selection.counts == nullptr) return;
+    const int32_t most = selection.counts[column];
+    if (most == BlockSelection::kEverything) return;
+    blocks = selection.blocks + column * selection.budget;
+    chosen = static_cast<int64_t>(most) * ratio;
+    count = chosen + (position + 1) % ratio;
+  }
+  __device__ int64_t token(int64_t i) const {
+    if (blocks == nullptr) return i;
+    if (i < chosen) return static_cast<int64_t>(blocks[i / ratio]) * ratio + i % ratio;
+    return position + 1 - (count - i);
+  }
+};
+#endif
+
+// A column's list is cut into pieces that blocks of threads share out; the cuts are the same for every column. Pieces
+// grow along the list, so that the partial results of long contexts stay few: 128 tokens up to 8 Ki, then 256, from
+// 32 Ki 512, from 128 Ki 1,024.
+__host__ __device__ constexpr int64_t piece_begin(int64_t piece) {
+  if (piece <= 64) return piece * 128;
+  if (piece <= 160) return 8192 + (piece - 64) * 256;
+  if (piece <= 352) return 32768 + (piece - 160) * 512;
+  return 131072 + (piece - 352) * 1024;
+}
+// Pieces that hold the first `tokens` of a list.
+__host__ __device__ constexpr int64_t pieces_of(int64_t tokens) {
+  if (tokens <= 8192) return (tokens + 127) / 128;
+  if (tokens <= 32768) return 64 + (tokens - 8192 + 255) / 256;
+  if (tokens <= 131072) return 160 + (tokens - 32768 + 511) / 512;
+  return 352 + (tokens - 131072 + 1023) / 1024;
+}
+
+// What the kernels of attention take. A block of the grid works on one piece where `partial` is set, and on the whole
+// list otherwise.
+struct AttentionArgs {
+  KvView kv;
+  const Run* runs;
+  int each;   // columns of a run
+  int group;  // query heads of one kv head
+  float scale;
+  const float* q;
+  float* out;
+  BlockSelection selection;  // without counts: everything
+  float* partial;            // [columns, heads, pieces, head_dim]: weighted values, not divided by the sum
+  float2* states;            // [columns, heads, pieces]: the largest score, the sum of exponentials
+  int64_t pieces;
+
+  __host__ __device__ int64_t heads() const { return static_cast<int64_t>(kv.kv_heads) * group; }
+  // Place of a column's query head in q and out, in rows of head_dim.
+  __host__ __device__ int64_t row(int64_t column, int kv_head, int g) const {
+    return column * heads() + static_cast<int64_t>(kv_head) * group + g;
+  }
+};
+
+}  // namespace tandem::ops::cuda
