@@ -1,0 +1,158 @@
+#include "ops/cuda/dense.h"
+#include "ops/cuda/elementwise.h"
+#include "ops/cuda/follow.cuh"
+#include "ops/cuda/hyper.h"
+#include "ops/cuda/hyper_few.cuh"
+#include "ops/cuda/hyper_norm.cuh"
+#include "ops/cuda/lanes.cuh"
+
+namespace tandem::ops::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kSlabTokens = 2048;
+
+__global__ void __launch_bounds__(kThreads) silu_scaled_kernel(float* x, int64_t count, float scale) {
+  follow();
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) {
+    x[i] = silu(x[i] * scale);
+  }
+}
+
+// x[t, i] = mean over streams of sigmoid(gate[t, s, i]) * normed[t, s, i]; the first threads finish `inject`.
+template <bool kFours>
+__global__ void __launch_bounds__(kThreads) mix_kernel(const float* gate, const float* normed, int64_t tokens,
+                                                       int64_t streams, int64_t hidden, float* x, float* inject) {
+  follow();
+  constexpr int kEach = kFours ? 4 : 1;
+  const float share = 1.0F / static_cast<float>(streams);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t width = hidden / kEach;
+  for (int64_t i = begin; i < tokens * width; i += step) {
+    const int64_t t = i / width;
+    const int64_t at = i % width * kEach;
+    if constexpr (kFours) {
+      float4 sum = {0, 0, 0, 0};
+      for (int64_t s = 0; s < streams; ++s) {
+        const float4 g = load4(gate + (t * streams + s) * hidden + at);
+        const float4 v = load4(normed + (t * streams + s) * hidden + at);
+        sum = {fmaf(sigmoid(g.x), v.x, sum.x), fmaf(sigmoid(g.y), v.y, sum.y), fmaf(sigmoid(g.z), v.z, sum.z),
+               fmaf(sigmoid(g.w), v.w, sum.w)};
+      }
+      store4(x + t * hidden + at, {sum.x * share, sum.y * share, sum.z * share, sum.w * share});
+    } else {
+      float sum = 0;
+      for (int64_t s = 0; s < streams; ++s) {
+        const int64_t from = (t * streams + s) * hidden + at;
+        sum = fmaf(sigmoid(gate[from]), normed[from], sum);
+      }
+      x[t * hidden + at] = sum * share;
+    }
+  }
+  if (inject == nullptr) return;
+  for (int64_t i = begin; i < tokens * streams; i += step) inject[i] = 2.0F * sigmoid(inject[i] * share);
+}
+
+template <bool kFours>
+__global__ void __launch_bounds__(kThreads)
+    inject_kernel(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams, int64_t hidden) {
+  follow();
+  constexpr int kEach = kFours ? 4 : 1;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t width = hidden / kEach;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < tokens * width; i += step) {
+    const int64_t t = i / width;
+    const int64_t at = i % width * kEach;
+    for (int64_t s = 0; s < streams; ++s) {
+      const float factor = inject[t * streams + s];
+      float* to = state + (t * streams + s) * hidden + at;
+      if constexpr (kFours) {
+        const float4 v = load4(y + t * hidden + at);
+        const float4 old = load4(to);
+        store4(to, {fmaf(v.x, factor, old.x), fmaf(v.y, factor, old.y), fmaf(v.z, factor, old.z),
+                    fmaf(v.w, factor, old.w)});
+      } else {
+        *to = fmaf(y[t * hidden + at], factor, *to);
+      }
+    }
+  }
+}
+
+void launch_mix(const Context& context, const float* gate, const float* normed, const HyperMix& mix) {
+  if (context.plans()) return;
+  if (by_fours(mix.hidden, gate, normed, mix.x)) {
+    launch_following(context, mix_kernel<true>, dim3(grid_blocks(context, mix.tokens * mix.hidden / 4, kThreads)),
+                     kThreads, 0, gate, normed, mix.tokens, mix.streams, mix.hidden, mix.x, mix.inject);
+  } else {
+    launch_following(context, mix_kernel<false>, dim3(grid_blocks(context, mix.tokens * mix.hidden, kThreads)),
+                     kThreads, 0, gate, normed, mix.tokens, mix.streams, mix.hidden, mix.x, mix.inject);
+  }
+  TANDEM_CUDA_LAUNCHED("hyper_mix");
+}
+
+void launch_silu_scaled(const Context& context, float* x, int64_t count, float scale) {
+  if (context.plans()) return;
+  launch_following(context, silu_scaled_kernel, dim3(grid_blocks(context, count, kThreads)), kThreads, 0, x, count,
+                   scale);
+  TANDEM_CUDA_LAUNCHED("silu_scaled");
+}
+
+void mix_slab(const Context& context, const HyperMix& mix) {
+  const Scratch::Scope scope(context.scratch);
+  const int64_t width = mix.streams * mix.hidden;
+  float* normed = context.scratch.take<float>(mix.tokens * width);
+  float* gate = context.scratch.take<float>(mix.tokens * width);
+  float* low = context.scratch.take<float>(mix.tokens * mix.w.down.rows);
+  // A product of four rows with FP32 inputs would take as long as the rest together.
+  const bool together = context.tensor_cores && mix.tokens > kMostFewColumns && takes_norm_and_inject(mix);
+  if (together) {
+    norm_and_inject(context, mix, normed);
+  } else {
+    rms_norm(context, mix.state, mix.tokens, mix.streams, mix.hidden, mix.w.norm, mix.eps, normed);
+    if (mix.inject != nullptr) linear(context, normed, mix.tokens, mix.w.inject, true, mix.inject);
+  }
+  linear(context, normed, mix.tokens, mix.w.down, false, low);
+  launch_silu_scaled(context, low, mix.tokens * mix.w.down.rows, 1.0F / static_cast<float>(mix.streams));
+  linear(context, low, mix.tokens, mix.w.up, false, gate);
+  launch_mix(context, gate, normed, mix);
+}
+
+}  // namespace
+
+void hyper_mix(const Context& context, const HyperWeights& w, const float* state, int64_t tokens, int64_t streams,
+               int64_t hidden, float eps, float* x, float* inject) {
+  HyperMix mix{w, state, tokens, streams, hidden, eps, x, inject};
+  if (tokens == 0) return;
+  if (context.tensor_cores && takes_few_columns(mix)) {
+    mix_few_columns(context, mix);
+    return;
+  }
+  for (int64_t begin = 0; begin < tokens; begin += kSlabTokens) {
+    HyperMix slab = mix;
+    slab.tokens = std::min(tokens - begin, kSlabTokens);
+    if (!context.plans()) {
+      slab.state = state + begin * streams * hidden;
+      slab.x = x + begin * hidden;
+      if (inject != nullptr) slab.inject = inject + begin * streams;
+    }
+    mix_slab(context, slab);
+  }
+}
+
+void hyper_inject(const Context& context, float* state, const float* y, const float* inject, int64_t tokens,
+                  int64_t streams, int64_t hidden) {
+  if (context.plans() || tokens == 0) return;
+  if (by_fours(hidden, state, y)) {
+    launch_following(context, inject_kernel<true>, dim3(grid_blocks(context, tokens * hidden / 4, kThreads)), kThreads,
+                     0, state, y, inject, tokens, streams, hidden);
+  } else {
+    launch_following(context, inject_kernel<false>, dim3(grid_blocks(context, tokens * hidden, kThreads)), kThreads, 0,
+                     state, y, inject, tokens, streams, hidden);
+  }
+  TANDEM_CUDA_LAUNCHED("hyper_inject");
+}
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,244 @@
+// Times of the operations of state, norms and gates at Flash-Next's shapes. Every figure is the median of nine rounds
+// of a recorded graph of many calls over arrays that rotate through more than the second-level cache.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+
+#include "ops/cuda/delta_net.h"
+#include "ops/cuda/dense_measure.h"
+#include "ops/cuda/elementwise.h"
+#include "ops/cuda/hyper.h"
+#include "ops/cuda/ngram.h"
+#include "ops/cuda/router.h"
+#include "ops/cuda/sampling.h"
+#include "tests/ops/cuda/state_card.h"
+
+namespace tandem::ops::cuda {
+namespace {
+
+constexpr int64_t kCopies = 40;  // of what a call reads: a layer's weights or state each
+
+// Microseconds of one call, of kCopies in a graph.
+double microseconds(StateCard& card, const std::function<void(int64_t copy)>& call, int64_t copies = kCopies) {
+  const cudaStream_t stream = card.context.stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t recorded = nullptr;
+  for (int64_t copy = 0; copy < copies; ++copy) call(copy);
+  TANDEM_CUDA_CHECK(cudaStreamSynchronize(stream));
+  TANDEM_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int64_t copy = 0; copy < copies; ++copy) call(copy);
+  TANDEM_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  TANDEM_CUDA_CHECK(cudaGraphInstantiate(&recorded, graph, 0));
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  TANDEM_CUDA_CHECK(cudaEventCreate(&begin));
+  TANDEM_CUDA_CHECK(cudaEventCreate(&end));
+  std::vector<double> rounds;
+  for (int round = 0; round < 10; ++round) {
+    TANDEM_CUDA_CHECK(cudaEventRecord(begin, stream));
+    TANDEM_CUDA_CHECK(cudaGraphLaunch(recorded, stream));
+    TANDEM_CUDA_CHECK(cudaEventRecord(end, stream));
+    TANDEM_CUDA_CHECK(cudaEventSynchronize(end));
+    float milliseconds = 0;
+    TANDEM_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
+    if (round > 0) rounds.push_back(1000.0 * milliseconds / static_cast<double>(copies));
+  }
+  TANDEM_CUDA_CHECK(cudaGraphExecDestroy(recorded));
+  TANDEM_CUDA_CHECK(cudaGraphDestroy(graph));
+  TANDEM_CUDA_CHECK(cudaEventDestroy(begin));
+  TANDEM_CUDA_CHECK(cudaEventDestroy(end));
+  std::sort(rounds.begin(), rounds.end());
+  return rounds[rounds.size() / 2];
+}
+
+struct Bench {
+  RandomData random;
+  StateCard card;
+  // Random floats that every array of inputs takes its part of.
+  std::vector<float> pool = random.normal(1 << 20);
+  std::vector<device::Buffer> buffers;
+
+  template <typename T = float>
+  T* filled(int64_t count, bool zero = false) {
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    buffers.emplace_back(*card.device, bytes);
+    if (zero) {
+      card.device->zero(buffers.back().data(), bytes);
+      return buffers.back().as<T>();
+    }
+    std::vector<uint16_t> halves;
+    if constexpr (sizeof(T) == 2) {
+      for (const float v : pool) halves.push_back(numeric::bf16_from_float(0.02F * v));
+    }
+    const void* from = sizeof(T) == 2 ? static_cast<const void*>(halves.data()) : pool.data();
+    const int64_t most = static_cast<int64_t>(pool.size() * (sizeof(T) == 2 ? 2 : 4));
+    for (int64_t at = 0; at < bytes; at += most) {
+      card.device->upload(buffers.back().data() + at, from, std::min(most, bytes - at));
+      card.device->finish();
+    }
+    return buffers.back().as<T>();
+  }
+  Weight weight(int64_t rows, int64_t inputs) {
+    return {.data = filled<uint16_t>(rows * inputs), .format = WeightFormat::kBF16, .rows = rows, .inputs = inputs};
+  }
+};
+
+struct BenchColumns {
+  std::vector<Run> runs;
+  Run* table = nullptr;
+  int64_t each = 1;
+  Columns columns() const { return {runs, table, each, 1 << 20, true}; }
+};
+
+BenchColumns make_columns(Bench& bench, int64_t runs, int64_t each, int64_t position, int64_t slot_floats) {
+  BenchColumns columns;
+  columns.each = each;
+  for (int64_t r = 0; r < runs; ++r) {
+    columns.runs.push_back({position, each, reinterpret_cast<std::byte*>(bench.filled(slot_floats, true)), nullptr});
+  }
+  columns.table = bench.filled<Run>(runs, true);
+  bench.card.device->upload(columns.table, columns.runs.data(), runs * static_cast<int64_t>(sizeof(Run)));
+  bench.card.device->finish();
+  return columns;
+}
+
+void bench_read(Bench& bench) {
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  const float* large = bench.filled(kBytes / 4, true);
+  auto* sink = bench.filled<uint32_t>(8, true);
+  auto* ids = bench.filled<int32_t>(8, true);
+  const double us = microseconds(bench.card, [&](int64_t) { read_all(bench.card.context, large, kBytes, sink); }, 4);
+  std::printf("a plain read of 1 GiB: %.2f TB/s\n", static_cast<double>(kBytes) / us * 1e-6);
+  for (const int64_t rows : {1, 8}) {
+    const float* real = bench.filled(rows * 248320);
+    const double each = microseconds(bench.card, [&](int64_t) { argmax(bench.card.context, real, rows, 248320, ids); });
+    std::printf("argmax %lld x 248320: %.2f us\n", static_cast<long long>(rows), each);
+  }
+  bench.buffers.clear();
+}
+
+void bench_delta(Bench& bench, int64_t runs, int64_t each, int64_t copies, int64_t position) {
+  constexpr int64_t kHeads = 48, kKeyHeads = 16, kDim = 128;
+  const int64_t stride = 2 * kKeyHeads * kDim + kHeads * kDim;
+  const int64_t tokens = runs * each;
+  std::vector<BenchColumns> columns;
+  for (int64_t c = 0; c < copies; ++c)
+    columns.push_back(make_columns(bench, runs, each, position, kHeads * kDim * kDim));
+  Ops::DeltaNet args{.qkv = bench.filled(tokens * stride),
+                     .a = bench.filled(tokens * kHeads),
+                     .b = bench.filled(tokens * kHeads),
+                     .a_log = bench.filled(kHeads),
+                     .dt_bias = bench.filled(kHeads),
+                     .key_heads = kKeyHeads,
+                     .value_heads = kHeads,
+                     .key_dim = kDim,
+                     .value_dim = kDim,
+                     .state = 0,
+                     .out = bench.filled(tokens * kHeads * kDim)};
+  const double us = microseconds(
+      bench.card, [&](int64_t c) { delta_net(bench.card.context, columns[static_cast<size_t>(c)].columns(), args); },
+      copies);
+  const double bytes = static_cast<double>(2 * runs * kHeads * kDim * kDim * 4);
+  std::printf("delta_net %lld x %lld at %lld: %.2f us, state %.2f TB/s, %.3f us a column\n",
+              static_cast<long long>(runs), static_cast<long long>(each), static_cast<long long>(position), us,
+              bytes / us * 1e-6, us / static_cast<double>(tokens));
+  bench.buffers.clear();
+}
+
+void bench_hyper(Bench& bench, int64_t tokens, int64_t copies) {
+  constexpr int64_t kStreams = 4, kHidden = 2560, kRank = 320;
+  std::vector<HyperWeights> weights;
+  for (int64_t c = 0; c < copies; ++c) {
+    weights.push_back({bench.filled(kStreams * kHidden), bench.weight(kRank, kStreams * kHidden),
+                       bench.weight(kStreams * kHidden, kRank), bench.weight(kStreams, kStreams * kHidden)});
+  }
+  const float* state = bench.filled(tokens * kStreams * kHidden);
+  float* x = bench.filled(tokens * kHidden);
+  float* inject = bench.filled(tokens * kStreams);
+  const double us = microseconds(
+      bench.card,
+      [&](int64_t c) {
+        hyper_mix(bench.card.context, weights[static_cast<size_t>(c)], state, tokens, kStreams, kHidden, 1e-6F, x,
+                  inject);
+      },
+      copies);
+  const double bytes = 2.0 * (2 * kRank + kStreams) * kStreams * kHidden;
+  std::printf("hyper_mix %lld: %.2f us, weights %.2f TB/s\n", static_cast<long long>(tokens), us, bytes / us * 1e-6);
+  if (tokens > 8) {
+    const double inject_us = microseconds(bench.card, [&](int64_t) {
+      hyper_inject(bench.card.context, bench.buffers[0].as<float>(), x, inject, 1, kStreams, kHidden);
+    });
+    std::printf("hyper_inject 1: %.2f us\n", inject_us);
+  }
+  bench.buffers.clear();
+}
+
+void bench_small(Bench& bench, int64_t tokens) {
+  constexpr int64_t kChannels = 10240;
+  const BenchColumns columns = make_columns(bench, 1, tokens, 0, 9 * kChannels);
+  const float* x = bench.filled(tokens * kChannels);
+  const float* weight = bench.filled(4 * kChannels);
+  float* out = bench.filled(tokens * kChannels);
+  const Context& context = bench.card.context;
+  const auto report = [&](const char* name, double bytes, const std::function<void()>& call) {
+    const double us = microseconds(bench.card, [&](int64_t) { call(); });
+    std::printf("%s %lld: %.2f us, %.2f TB/s\n", name, static_cast<long long>(tokens), us, bytes / us * 1e-6);
+  };
+  const double wide = 4.0 * static_cast<double>(tokens) * kChannels;
+  report("causal_conv", 2 * wide, [&] { causal_conv(context, columns.columns(), x, kChannels, weight, 4, 1, 0, out); });
+  report("causal_conv, dilation 3,", 2 * wide,
+         [&] { causal_conv(context, columns.columns(), x, kChannels, weight, 4, 3, 0, out); });
+  report("rms_norm 4 x 2560", 2 * wide, [&] { rms_norm(context, x, tokens, 4, 2560, weight, 1e-6F, out); });
+  report("rms_norm 1 x 5120", wide, [&] { rms_norm(context, x, tokens, 1, 5120, weight, 1e-6F, out); });
+  report("gated_norm 48 x 128", 3 * wide * 6144 / kChannels,
+         [&] { gated_norm(context, out, x, tokens, 48, 128, weight, 1e-6F, true); });
+  report("add", 3 * wide / 4, [&] { add(context, out, x, tokens * 2560); });
+  report("silu_multiply", 3 * wide / 4, [&] { silu_multiply(context, x, x, tokens * 2560, out); });
+  auto* ids = bench.filled<int32_t>(tokens * 10);
+  float* weights = bench.filled(tokens * 10);
+  report("choose_experts 10 of 512", wide * 512 / kChannels,
+         [&] { choose_experts(context, x, tokens, 512, 10, ids, weights); });
+  bench.buffers.clear();
+}
+
+void bench_deltas(Bench& bench) {
+  for (const int64_t each : {1, 2, 4, 8}) bench_delta(bench, 1, each, kCopies, 3);
+  for (const int64_t runs : {2, 4, 8}) bench_delta(bench, runs, 1, 20, 3);
+  bench_delta(bench, 1, 63, 4, 0);
+  std::printf("single steps alone: ");
+  bench.card.context.tensor_cores = false;
+  bench_delta(bench, 1, 1024, 2, 0);
+  bench.card.context.tensor_cores = true;
+}
+void bench_chunks(Bench& bench) {
+  for (const int64_t tokens : {64, 512, 4096}) bench_delta(bench, 1, tokens, 2, 0);
+}
+
+// The parts that the arguments name; without any, all.
+int run(int count, char** names) {
+  Bench bench;
+  const auto wanted = [&](const char* name) {
+    return count <= 1 || std::any_of(names + 1, names + count, [&](const char* n) { return !std::strcmp(n, name); });
+  };
+  if (wanted("read")) bench_read(bench);
+  if (wanted("delta")) bench_deltas(bench);
+  if (wanted("chunks")) bench_chunks(bench);
+  for (const int64_t tokens : {1, 8, 2048}) {
+    if (wanted(tokens > 8 ? "mixes" : "mix")) bench_hyper(bench, tokens, tokens > 8 ? 2 : kCopies);
+    if (wanted(tokens > 8 ? "passes" : "pass")) bench_small(bench, tokens);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem::ops::cuda
+
+int main(int count, char** arguments) {
+  if (tandem::device::cards().empty()) {
+    std::printf("no card\n");
+    return 0;
+  }
+  return tandem::ops::cuda::run(count, arguments);
+}
