@@ -1,7 +1,6 @@
 #include "context/sequence.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -13,14 +12,18 @@ struct SequencePool::Memory {
   Memory(model::Model& the_model, int64_t page_count, int slot_count)
       : model(the_model),
         layout(the_model.state_layout()),
-        pages(page_count * layout.page_bytes),
-        slots(slot_count * layout.slot_bytes),
+        device(the_model.device()),
+        pages(device, page_count * layout.page_bytes),
+        slots(device, slot_count * layout.slot_bytes),
+        tables(device, slot_count * page_count * static_cast<int64_t>(sizeof(int32_t))),
         page_total(page_count) {
     for (int64_t page = page_count - 1; page >= 0; --page) free_pages.push_back(static_cast<int32_t>(page));
     for (int slot = slot_count - 1; slot >= 0; --slot) free_slots.push_back(slot);
   }
 
   std::byte* slot(int32_t index) { return slots.data() + index * layout.slot_bytes; }
+  // The block table of the sequence in a slot; any sequence may take all pages.
+  int32_t* table(int32_t slot) { return tables.as<int32_t>() + slot * page_total; }
   std::byte* page(int32_t index) { return pages.data() + index * layout.page_bytes; }
 
   int32_t take_slot() {
@@ -35,8 +38,10 @@ struct SequencePool::Memory {
 
   model::Model& model;
   model::StateLayout layout;
+  device::Device& device;
   device::Buffer pages;
   device::Buffer slots;
+  device::Buffer tables;
   int64_t page_total;
   std::vector<int32_t> free_pages;
   std::vector<int32_t> free_slots;
@@ -47,6 +52,7 @@ SequencePool::SequencePool(model::Model& model, int64_t tokens, int slots)
 SequencePool::~SequencePool() = default;
 
 Sequence SequencePool::create() {
+  memory_->device.bind_thread();
   return Sequence(memory_);
 }
 int64_t SequencePool::free_tokens() const {
@@ -58,26 +64,31 @@ int64_t SequencePool::capacity_tokens() const {
 int SequencePool::free_slots() const {
   return static_cast<int>(memory_->free_slots.size());
 }
+std::span<std::byte> SequencePool::page_memory() {
+  return memory_->pages.span();
+}
 int64_t SequencePool::bytes() const {
   return memory_->pages.bytes() + memory_->slots.bytes();
 }
 
 Sequence::Sequence(std::shared_ptr<SequencePool::Memory> memory)
     : memory_(std::move(memory)), slot_(memory_->take_slot()) {
-  std::memset(memory_->slot(slot_), 0, static_cast<size_t>(memory_->layout.slot_bytes));
+  memory_->device.zero(memory_->slot(slot_), memory_->layout.slot_bytes);
 }
 
 Sequence::Sequence(Sequence&& other) noexcept
     : memory_(std::move(other.memory_)),
       block_table_(std::move(other.block_table_)),
       slot_(std::exchange(other.slot_, -1)),
-      length_(std::exchange(other.length_, 0)) {}
+      length_(std::exchange(other.length_, 0)),
+      window_(other.window_) {}
 
 Sequence& Sequence::operator=(Sequence&& other) noexcept {
   std::swap(memory_, other.memory_);
   std::swap(block_table_, other.block_table_);
   std::swap(slot_, other.slot_);
   std::swap(length_, other.length_);
+  std::swap(window_, other.window_);
   return *this;
 }
 
@@ -90,12 +101,13 @@ Sequence::~Sequence() {
 Sequence Sequence::copy() const {
   Sequence twin(memory_);
   twin.reserve(static_cast<int64_t>(block_table_.size()) * model::kPageTokens);
-  std::memcpy(memory_->slot(twin.slot_), memory_->slot(slot_), static_cast<size_t>(memory_->layout.slot_bytes));
+  memory_->device.copy(memory_->slot(twin.slot_), memory_->slot(slot_), memory_->layout.slot_bytes);
   for (size_t i = 0; i < block_table_.size(); ++i) {
-    std::memcpy(memory_->page(twin.block_table_[i]), memory_->page(block_table_[i]),
-                static_cast<size_t>(memory_->layout.page_bytes));
+    memory_->device.copy(memory_->page(twin.block_table_[i]), memory_->page(block_table_[i]),
+                         memory_->layout.page_bytes);
   }
   twin.length_ = length_;
+  twin.window_ = window_;
   return twin;
 }
 
@@ -107,18 +119,46 @@ void Sequence::reserve(int64_t tokens) {
     base::unavailable("context", "{} tokens need {} more pages of {} tokens, {} are free", tokens, more,
                       model::kPageTokens, memory_->free_pages.size());
   }
+  const size_t known = block_table_.size();
   for (size_t i = 0; i < more; ++i) block_table_.push_back(SequencePool::Memory::pop(memory_->free_pages));
+  memory_->device.upload(memory_->table(slot_) + known, block_table_.data() + known,
+                         static_cast<int64_t>(more * sizeof(int32_t)));
 }
 
 model::SequenceView Sequence::view() const {
-  return {length_, block_table_, memory_->pages.data(), memory_->slot(slot_)};
+  return {.length = length_,
+          .page_count = static_cast<int64_t>(block_table_.size()),
+          .block_table = memory_->table(slot_),
+          .pages = memory_->pages.data(),
+          .slot = memory_->slot(slot_),
+          .window = window_};
 }
 
 void Sequence::forward(std::span<const int32_t> tokens, const model::ForwardRequest& request,
                        model::ForwardOutput& output) {
-  reserve(length_ + static_cast<int64_t>(tokens.size()));
-  memory_->model.forward(view(), tokens, request, output);
-  length_ += static_cast<int64_t>(tokens.size());
+  Sequence* const self = this;
+  forward({&self, 1}, {&tokens, 1}, request, output);
+}
+
+void Sequence::forward(std::span<Sequence* const> sequences, std::span<const std::span<const int32_t>> tokens,
+                       const model::ForwardRequest& request, model::ForwardOutput& output) {
+  std::vector<model::Part> parts;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i]->reserve(sequences[i]->length_ + static_cast<int64_t>(tokens[i].size()));
+    parts.push_back({sequences[i]->view(), tokens[i]});
+  }
+  sequences[0]->memory_->model.forward(parts, request, output);
+  if (!request.advance) return;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const model::SequenceView after = parts[i].view.after(tokens[i]);
+    sequences[i]->length_ = after.length;
+    sequences[i]->window_ = after.window;
+  }
+}
+
+void Sequence::pretend(int64_t tokens) {
+  reserve(tokens);
+  length_ = tokens;
 }
 
 void Sequence::prefetch(std::span<const int32_t> tokens) {

@@ -1,6 +1,7 @@
 // The state of sequences in memory: KV in 64-token pages behind a block table, everything recurrent in slots.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,8 @@ class SequencePool {
   int64_t capacity_tokens() const;
   int free_slots() const;
   int64_t bytes() const;  // pages and slots together
+  // The pages as they lie in the device's memory, for measurements that fill them.
+  std::span<std::byte> page_memory();
 
  private:
   friend class Sequence;
@@ -49,8 +52,15 @@ class Sequence {
   void forward(std::span<const int32_t> tokens, const model::ForwardRequest& request, model::ForwardOutput& output);
   // Says that these tokens come next, as early as that is known (model::Model::prefetch).
   void prefetch(std::span<const int32_t> tokens);
+  // Takes pages for `tokens` and goes on behind them, with whatever lies there for their state: for measurements of
+  // long contexts. Throws as forward() does.
+  void pretend(int64_t tokens);
   // The draft head over entries that follow those drafted so far.
   void draft(const model::Model::DraftRequest& request, model::Model::DraftOutput& output);
+
+  // The same for several sequences of one pool together, each with as many tokens (model::Model::forward).
+  static void forward(std::span<Sequence* const> sequences, std::span<const std::span<const int32_t>> tokens,
+                      const model::ForwardRequest& request, model::ForwardOutput& output);
 
  private:
   friend class SequencePool;
@@ -59,9 +69,10 @@ class Sequence {
   model::SequenceView view() const;
 
   std::shared_ptr<SequencePool::Memory> memory_;
-  std::vector<int32_t> block_table_;
+  std::vector<int32_t> block_table_;  // the device's copy lies in the pool, a row for each slot
   int32_t slot_ = -1;
   int64_t length_ = 0;
+  std::array<int32_t, 2> window_{-1, -1};  // as model::SequenceView
 };
 
 }  // namespace tandem::context

@@ -27,29 +27,25 @@ void GatedDeltaNet::forward(const Step& step, const float* x, float* y) const {
   float* a = step.arena.take<float>(tokens * config_.value_heads);
   float* b = step.arena.take<float>(tokens * config_.value_heads);
   float* out = step.arena.take<float>(tokens * width);
-  step.ops.linear(x, tokens, qkv_, false, raw);
-  step.ops.linear(x, tokens, z_, false, z);
-  step.ops.linear(x, tokens, a_, true, a);
-  step.ops.linear(x, tokens, b_, true, b);
-  step.ops.causal_conv(raw, tokens, channels_, conv_, config_.conv_kernel, 1, step.slot(history_offset_), qkv);
-  step.ops.delta_net({.qkv = qkv,
-                      .a = a,
-                      .b = b,
-                      .a_log = a_log_,
-                      .dt_bias = dt_bias_,
-                      .tokens = tokens,
-                      .position = step.position,
-                      .key_heads = config_.key_heads,
-                      .value_heads = config_.value_heads,
-                      .key_dim = config_.key_head_dim,
-                      .value_dim = config_.value_head_dim,
-                      .state = step.slot(state_offset_),
-                      .out = out});
+  const ops::Ops::Product wide[] = {{qkv_, raw}, {z_, z}};
+  const ops::Ops::Product gates[] = {{a_, a}, {b_, b}};
+  step.ops.linear_group(x, tokens, wide, false);
+  step.ops.linear_group(x, tokens, gates, true);
+  step.ops.causal_conv(step.columns, raw, channels_, conv_, config_.conv_kernel, 1, history_offset_, qkv);
+  step.ops.delta_net(step.columns, {.qkv = qkv,
+                                    .a = a,
+                                    .b = b,
+                                    .a_log = a_log_,
+                                    .dt_bias = dt_bias_,
+                                    .key_heads = config_.key_heads,
+                                    .value_heads = config_.value_heads,
+                                    .key_dim = config_.key_head_dim,
+                                    .value_dim = config_.value_head_dim,
+                                    .state = state_offset_,
+                                    .out = out});
   step.ops.gated_norm(out, z, tokens, config_.value_heads, config_.value_head_dim, norm_, step.eps,
                       config_.output_gate_sigmoid);
-  float* upper = step.arena.take<float>(tokens * config_.hidden);
-  step.ops.linear_halves(out, tokens, out_, y, upper);
-  step.ops.add(y, upper, tokens * config_.hidden);
+  step.ops.linear_sum(out, tokens, out_, y, step.arena.take<float>(tokens * config_.hidden));
 }
 
 }  // namespace tandem::model

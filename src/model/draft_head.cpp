@@ -1,14 +1,12 @@
 #include "model/draft_head.h"
 
-#include <algorithm>
-
 namespace tandem::model {
 
 DraftHead::DraftHead(const Config& config, const LoadOptions& options, WeightLoader& loader, LayoutBuilder& layout)
     : config_(config),
       norm_embedding_(loader.vector("mtp.pre_fc_norm_embedding.weight", config.hidden)),
       norm_hidden_(loader.vector("mtp.pre_fc_norm_hidden.weight", config.width())),
-      layer_(config, "mtp.layers.0", LayerType::kFull, options, loader, layout) {
+      layer_(config, "mtp.layers.0", static_cast<int32_t>(config.layers), LayerType::kFull, options, loader, layout) {
   if (config.family == Family::kQwen4Exp) {
     fc_embedding_ = loader.matrix("mtp.fc_embedding.weight", config.hidden, config.hidden);
     fc_hidden_ = loader.matrix("mtp.fc_hidden.weight", config.hidden, config.hidden);
@@ -35,7 +33,7 @@ void DraftHead::forward(const Step& step, const float* hidden, const float* embe
     step.ops.linear(both, step.tokens, fc_, false, state);
     layer_.forward(step, state, {});
     step.ops.rms_norm(state, step.tokens, 1, config_.hidden, norm_, step.eps, next_hidden);
-    std::copy_n(next_hidden, count, head_input);
+    step.device.copy(head_input, next_hidden, count * 4);
     return;
   }
   float* projected = step.arena.take<float>(count);

@@ -1,9 +1,5 @@
 #include "model/feed_forward.h"
 
-#include <algorithm>
-
-#include "base/error.h"
-
 namespace tandem::model {
 
 SwiGlu::SwiGlu(const std::string& name, int64_t inner, int64_t hidden, WeightLoader& loader)
@@ -13,17 +9,24 @@ SwiGlu::SwiGlu(const std::string& name, int64_t inner, int64_t hidden, WeightLoa
 
 void SwiGlu::forward(const Step& step, const float* x, float* lower, float* upper) const {
   const Arena::Scope scope(step.arena);
-  float* gate = step.arena.take<float>(step.tokens * gate_.rows);
-  float* up = step.arena.take<float>(step.tokens * up_.rows);
-  step.ops.linear(x, step.tokens, gate_, false, gate);
-  step.ops.linear(x, step.tokens, up_, false, up);
-  step.ops.silu_multiply(gate, up, step.tokens * gate_.rows, gate);
-  step.ops.linear_halves(gate, step.tokens, down_, lower, upper);
+  step.ops.linear_halves(inner(step, x), step.tokens, down_, lower, upper);
 }
 
-FeedForward::FeedForward(const Config& config, const std::string& name, ExpertMode mode, WeightLoader& loader)
+void SwiGlu::forward(const Step& step, const float* x, float* y) const {
+  const Arena::Scope scope(step.arena);
+  step.ops.linear_sum(inner(step, x), step.tokens, down_, y, step.arena.take<float>(step.tokens * down_.rows));
+}
+
+const float* SwiGlu::inner(const Step& step, const float* x) const {
+  float* out = step.arena.take<float>(step.tokens * gate_.rows);
+  step.ops.swiglu(x, step.tokens, gate_, up_, out, step.arena.take<float>(step.tokens * up_.rows));
+  return out;
+}
+
+FeedForward::FeedForward(const Config& config, const std::string& name, int32_t layer, ExpertMode mode,
+                         WeightLoader& loader)
     : config_(config),
-      name_(name),
+      layer_(layer),
       dense_(config.moe() ? name + ".shared_expert" : name,
              config.moe() ? config.shared_intermediate : config.intermediate, config.hidden, loader) {
   if (!config.moe()) return;
@@ -33,36 +36,30 @@ FeedForward::FeedForward(const Config& config, const std::string& name, ExpertMo
   quantise_activations_ = mode == ExpertMode::kW4A4;
 }
 
-void FeedForward::forward(const Step& step, const float* x, float* y, Routing* routing) const {
+void FeedForward::forward(const Step& step, const float* x, float* y, const Routing* routing) const {
   const Arena::Scope scope(step.arena);
   const int64_t count = step.tokens * config_.hidden;
-  float* upper = step.arena.take<float>(count);
   if (!config_.moe()) {
-    dense_.forward(step, x, y, upper);
-    step.ops.add(y, upper, count);
+    dense_.forward(step, x, y);
     return;
   }
   const int64_t choices = step.tokens * config_.top_k;
-  auto* ids = step.arena.take<int32_t>(choices);
-  float* weights = step.arena.take<float>(choices);
-  step.ops.router(x, step.tokens, router_, config_.top_k, ids, weights);
-  if (routing != nullptr) {
-    routing->ids.assign(ids, ids + choices);
-    routing->weights.assign(weights, weights + choices);
-  }
+  const Routing chosen =
+      routing != nullptr ? *routing : Routing{step.arena.take<int32_t>(choices), step.arena.take<float>(choices)};
+  step.ops.router(x, step.tokens, router_, config_.top_k, chosen.ids, chosen.weights);
   float* lower = step.arena.take<float>(count);
-  const ops::Fault fault = step.ops.experts({.x = x,
-                                             .tokens = step.tokens,
-                                             .top_k = config_.top_k,
-                                             .ids = ids,
-                                             .weights = weights,
-                                             .table = experts_,
-                                             .quantise_activations = quantise_activations_,
-                                             .lower = lower,
-                                             .upper = upper});
-  if (fault >= 0) {
-    base::internal_error(name_, "the experts' numbers left their range at position {}", step.position + fault);
-  }
+  float* upper = step.arena.take<float>(count);
+  step.ops.experts({.x = x,
+                    .tokens = step.tokens,
+                    .top_k = config_.top_k,
+                    .ids = chosen.ids,
+                    .weights = chosen.weights,
+                    .table = experts_,
+                    .quantise_activations = quantise_activations_,
+                    .lower = lower,
+                    .upper = upper,
+                    .faults = step.faults,
+                    .fault = layer_});
   float* shared_lower = step.arena.take<float>(count);
   float* shared_upper = step.arena.take<float>(count);
   float* gate = step.arena.take<float>(step.tokens);

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "model/config.h"
 #include "model/step.h"
@@ -11,10 +10,10 @@
 
 namespace tandem::model {
 
-// What the router chose: [tokens, top_k], best first.
+// What the router chose: [tokens, top_k], best first, in the device's memory.
 struct Routing {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
+  int32_t* ids = nullptr;
+  float* weights = nullptr;
 };
 
 // down(silu(gate(x)) * up(x)), its sum in two halves over the inner dimension.
@@ -23,23 +22,28 @@ class SwiGlu {
   SwiGlu(const std::string& name, int64_t inner, int64_t hidden, WeightLoader& loader);
   // lower, upper [tokens, hidden].
   void forward(const Step& step, const float* x, float* lower, float* upper) const;
+  // y = lower + upper.
+  void forward(const Step& step, const float* x, float* y) const;
 
  private:
+  // silu(gate(x)) * up(x) [tokens, inner], in the arena.
+  const float* inner(const Step& step, const float* x) const;
+
   ops::Weight gate_, up_, down_;
 };
 
 class FeedForward {
  public:
-  // `name` is the module's, "model.language_model.layers.0.mlp".
-  FeedForward(const Config& config, const std::string& name, ExpertMode mode, WeightLoader& loader);
+  // `name` is the module's, "model.language_model.layers.0.mlp"; `layer` is what Step::faults receives where the
+  // experts' numbers leave their range.
+  FeedForward(const Config& config, const std::string& name, int32_t layer, ExpertMode mode, WeightLoader& loader);
 
-  // x, y [tokens, hidden]. `routing`, where not null, receives the router's choice (experts only). Throws base::Error
-  // with the module's name where the experts' numbers leave their range.
-  void forward(const Step& step, const float* x, float* y, Routing* routing) const;
+  // x, y [tokens, hidden]. `routing`, where not null, has the memory that receives the router's choice (experts only).
+  void forward(const Step& step, const float* x, float* y, const Routing* routing) const;
 
  private:
   const Config& config_;
-  std::string name_;
+  int32_t layer_;
   SwiGlu dense_;  // the whole feed-forward, or the shared expert
   ops::Weight router_;
   ops::Weight shared_gate_;

@@ -11,12 +11,21 @@ ops::HyperWeights load_hyper(const Config& config, const std::string& name, bool
   return w;
 }
 
-DecoderLayer::DecoderLayer(const Config& config, const std::string& name, LayerType type, const LoadOptions& options,
-                           WeightLoader& loader, LayoutBuilder& layout)
-    : config_(config), feed_forward_(config, name + ".mlp", options.expert_mode, loader) {
+namespace {
+
+ops::KvType kv_type(const LoadOptions& options) {
+  if (options.kv_cache == KvCache::kInt8) return ops::KvType::kInt8;
+  return options.activations == Activations::kBF16 ? ops::KvType::kBF16 : ops::KvType::kF32;
+}
+
+}  // namespace
+
+DecoderLayer::DecoderLayer(const Config& config, const std::string& name, int32_t index, LayerType type,
+                           const LoadOptions& options, WeightLoader& loader, LayoutBuilder& layout)
+    : config_(config), feed_forward_(config, name + ".mlp", index, options.expert_mode, loader) {
   if (type == LayerType::kFull) {
     const int64_t budget = options.indexer_budget > 0 ? options.indexer_budget : config.indexer_budget;
-    attention_.emplace(config, name + ".self_attn", budget, options.activations == Activations::kBF16, loader, layout);
+    attention_.emplace(config, name + ".self_attn", budget, kv_type(options), loader, layout);
   } else {
     delta_net_.emplace(config, name + ".linear_attn", loader, layout);
   }

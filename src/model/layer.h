@@ -14,20 +14,24 @@ namespace tandem::model {
 // The weights of a gated residual module; without `inject` in the final mixer.
 ops::HyperWeights load_hyper(const Config& config, const std::string& name, bool inject, WeightLoader& loader);
 
-// What a caller wants to see of a layer; null members are not wanted.
+// Memory for what a caller wants to see of a layer; null members are not wanted.
 struct LayerCapture {
-  Routing* routing = nullptr;
-  ops::BlockSelection* selection = nullptr;
+  const Routing* routing = nullptr;
+  const ops::BlockSelection* selection = nullptr;
 };
 
 class DecoderLayer {
  public:
-  // `name` is the layer's, "model.language_model.layers.0" or "mtp.layers.0".
-  DecoderLayer(const Config& config, const std::string& name, LayerType type, const LoadOptions& options,
+  // `name` is the layer's, "model.language_model.layers.0" or "mtp.layers.0"; `index` its number, that of the draft
+  // head behind the others.
+  DecoderLayer(const Config& config, const std::string& name, int32_t index, LayerType type, const LoadOptions& options,
                WeightLoader& loader, LayoutBuilder& layout);
 
   // state [tokens, streams, hidden], updated in place.
   void forward(const Step& step, float* state, const LayerCapture& capture) const;
+
+  // Null where the layer has none that chooses blocks.
+  const GatedAttention* sparse_attention() const { return attention_ && attention_->sparse() ? &*attention_ : nullptr; }
 
  private:
   // The half around `block(x, y)`: norm or mix, the block, and the addition to the state.

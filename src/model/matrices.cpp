@@ -104,7 +104,7 @@ class WeightLoader::MatrixReader {
     const int64_t blocks = numeric::fp8_blocks(out_.rows) * numeric::fp8_blocks(out_.inputs);
     if (inverse == nullptr && (scales.shape.empty() || scales.shape == std::vector<int64_t>{1})) {
       out_.format = WeightFormat::kFp8Tensor;
-      out_.scale = *loader_.vector(scales.name, 1);
+      out_.scale = loader_.scalar(scales.name);
     } else if (inverse == nullptr && scales.shape == std::vector<int64_t>{out_.rows, 1} && out_.inputs > 1) {
       out_.format = WeightFormat::kFp8Row;
       load_scales(scales, out_.rows);
@@ -125,7 +125,7 @@ class WeightLoader::MatrixReader {
     out_.scales = loader_.load(scales);
     out_.divides = divides;
     const std::string scale = module_ + (divides ? ".weight_global_scale" : ".weight_scale_2");
-    out_.scale = *loader_.vector(scale, 1);
+    out_.scale = loader_.scalar(scale);
     if (divides && out_.scale == 0) refuse(loader_.artifact_.at(scale), "is 0 and would divide");
   }
 

@@ -7,7 +7,8 @@
 #include "model/draft_head.h"
 #include "model/layer.h"
 #include "model/ngram.h"
-#include "ops/host/host_ops.h"
+#include "model/step_inputs.h"
+#include "ops/make_ops.h"
 
 namespace tandem::model {
 
@@ -15,13 +16,15 @@ namespace {
 
 class Decoder final : public Model {
  public:
-  Decoder(const artifact::Artifact& artifact, base::WorkerPool& pool, const LoadOptions& options);
+  Decoder(const artifact::Artifact& artifact, device::Device& device, std::unique_ptr<ops::Ops> operations,
+          base::WorkerPool& pool, const LoadOptions& options);
 
+  device::Device& device() const override { return device_; }
   const Config& config() const override { return config_; }
   const StateLayout& state_layout() const override { return layout_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
-  void forward(const SequenceView& view, std::span<const int32_t> tokens, const ForwardRequest& request,
-               ForwardOutput& output) override;
+  void reserve(int64_t reach) override;
+  void forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) override;
   void prefetch(const SequenceView& view, std::span<const int32_t> tokens) override;
   experts::NgramCounters ngram_counters() const override;
   bool has_draft_head() const override { return draft_ != nullptr; }
@@ -29,17 +32,59 @@ class Decoder final : public Model {
   void draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) override;
 
  private:
-  Step make_step(const SequenceView& view, int64_t position, int64_t tokens);
+  // What a step is made for. Steps of equal shape and reach are one recording.
+  struct Shape {
+    int64_t runs = 1;
+    int64_t each = 1;
+    int64_t rows = 1;  // of logits, of each run
+    int64_t reach = 0;
+    bool advance = true;
+    std::byte* pages = nullptr;  // of the pool whose sequences run
+    auto operator<=>(const Shape&) const = default;
+    int64_t columns() const { return runs * each; }
+  };
+  // Memory of steps of one kind: those of few columns, and those of many.
+  struct StepMemory {
+    StepMemory(device::Device& device, int64_t ngram_floats) : arena(device), inputs(device, ngram_floats) {}
+    Arena arena;
+    StepInputs inputs;
+    Shape most;             // there is room for steps up to this
+    device::Buffer answer;  // shared: faults, then logits of the last step
+    std::map<Shape, std::unique_ptr<device::Recording>> recordings;
+  };
+  StepMemory& memory_of(int64_t columns) { return columns <= ops::kMostFewColumns ? few_ : wide_; }
+  // Makes room for a step, so that nothing is allocated in it.
+  void make_room(StepMemory& memory, const Shape& shape);
+  // One step: at most chunk_ columns. Appends to the output.
+  void run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows, ForwardOutput& output);
+  // Writes the step's inputs where they can be uploaded from.
+  void write_inputs(StepInputs& inputs, std::span<const Part> parts);
+  ops::Columns columns_of(StepInputs& inputs, const Shape& shape) const;
+  Step make_step(StepMemory& memory, const ops::Columns& columns, std::byte* pages);
+  void read_ngram(StepInputs& inputs, std::span<const Part> parts);
+  void check_parts(std::span<const Part> parts, const ForwardRequest& request) const;
   void check_tokens(std::span<const int32_t> tokens) const;
-  // Rows of the last `rows` of `tokens` heads' inputs [tokens, hidden] to logits.
-  void head(const float* inputs, int64_t tokens, int64_t rows, std::vector<float>& logits);
-  void run_layers(const Step& step, std::span<const int32_t> tokens, float* state, const ForwardRequest& request,
-                  ForwardOutput& output);
-  void finish(const Step& step, const float* state, const ForwardRequest& request, ForwardOutput& output);
+  void check_faults(const ops::Columns& columns, const int32_t* faults) const;
+  // From the inputs on the device to the faults and logits in memory.answer.
+  void compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
+               ForwardOutput& output);
+  void run_layers(const Step& step, float* state, const ForwardRequest& request, ForwardOutput& output);
+  void run_layer(const Step& step, int64_t layer, float* state, const ForwardRequest& request, ForwardOutput& output);
+  // Logits of the last `rows` columns of each run; null for none.
+  const float* finish(const Step& step, const float* state, int64_t rows, const ForwardRequest& request,
+                      ForwardOutput& output);
+  void tell_selection(const Step& step, const ops::BlockSelection& selection, ForwardOutput& output);
+  // Appends `count` values of the device's memory.
+  template <typename T>
+  void append(std::vector<T>& to, const T* from, int64_t count) {
+    to.resize(to.size() + static_cast<size_t>(count));
+    device_.download(to.data() + to.size() - count, from, count * static_cast<int64_t>(sizeof(T)));
+  }
 
+  device::Device& device_;
   const Config config_;
-  ops::host::HostOps ops_;
-  Arena arena_;
+  const int64_t chunk_;
+  std::unique_ptr<ops::Ops> ops_;
   StateLayout layout_;
   std::vector<device::Buffer> memory_;
   int64_t weight_bytes_ = 0;
@@ -50,13 +95,28 @@ class Decoder final : public Model {
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::map<int64_t, std::unique_ptr<NgramMemory>> ngram_;  // by the layer they precede
   std::unique_ptr<DraftHead> draft_;
+  StepMemory few_;
+  StepMemory wide_;
 };
 
-Decoder::Decoder(const artifact::Artifact& artifact, base::WorkerPool& pool, const LoadOptions& options)
-    : config_(Config::from_json(artifact.config(), artifact.folder().string())),
-      ops_(pool, options.activations == Activations::kBF16,
-           options.isa ? ops::host::kernels(*options.isa) : ops::host::kernels()) {
-  WeightLoader loader(artifact, options.quiet);
+// Whether a request wants more than logits: such a step is neither cut nor recorded.
+bool wants_inner_states(const ForwardRequest& request) {
+  return request.hidden || request.routing || request.selection || request.draft_hidden;
+}
+
+int64_t ngram_floats(const Config& config) {
+  return static_cast<int64_t>(config.ngram_layers.size()) * config.ngram_embed_dim;
+}
+
+Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std::unique_ptr<ops::Ops> operations,
+                 base::WorkerPool& pool, const LoadOptions& options)
+    : device_(device),
+      config_(Config::from_json(artifact.config(), artifact.folder().string())),
+      chunk_(std::max(options.chunk, ops::kMostFewColumns)),
+      ops_(std::move(operations)),
+      few_(device, ngram_floats(config_)),
+      wide_(device, ngram_floats(config_)) {
+  WeightLoader loader(artifact, device, pool, options.quiet);
   LayoutBuilder layout;
   const std::string root = "model.language_model";
   embedding_ = loader.matrix(root + ".embed_tokens.weight", config_.vocab, config_.hidden);
@@ -66,8 +126,8 @@ Decoder::Decoder(const artifact::Artifact& artifact, base::WorkerPool& pool, con
     if (std::count(config_.ngram_layers.begin(), config_.ngram_layers.end(), i) > 0) {
       ngram_[i] = std::make_unique<NgramMemory>(config_, name + ".ple", options.ngram, loader, layout);
     }
-    layers_.push_back(std::make_unique<DecoderLayer>(config_, name, config_.layer_types[static_cast<size_t>(i)],
-                                                     options, loader, layout));
+    layers_.push_back(std::make_unique<DecoderLayer>(
+        config_, name, static_cast<int32_t>(i), config_.layer_types[static_cast<size_t>(i)], options, loader, layout));
   }
   if (config_.family == Family::kQwen4Exp) {
     final_mixer_ = load_hyper(config_, root + ".hyper_connection_mixer", false, loader);
@@ -80,14 +140,53 @@ Decoder::Decoder(const artifact::Artifact& artifact, base::WorkerPool& pool, con
   layout_ = layout.layout();
   weight_bytes_ = loader.bytes();
   memory_ = loader.take();
+  device_.finish();
 }
 
-Step Decoder::make_step(const SequenceView& view, int64_t position, int64_t tokens) {
-  if (static_cast<int64_t>(view.block_table.size()) * kPageTokens < position + tokens) {
-    base::internal_error("model", "{} pages hold {} tokens, position {} was to be written", view.block_table.size(),
-                         static_cast<int64_t>(view.block_table.size()) * kPageTokens, position + tokens - 1);
+void Decoder::write_inputs(StepInputs& inputs, std::span<const Part> parts) {
+  const auto each = static_cast<int64_t>(parts[0].tokens.size());
+  const std::span<ops::Run> runs = inputs.runs(static_cast<int64_t>(parts.size()));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const SequenceView& view = parts[i].view;
+    if (view.page_count * kPageTokens < view.length + each) {
+      base::internal_error("model", "{} pages hold {} tokens, position {} was to be written", view.page_count,
+                           view.page_count * kPageTokens, view.length + each - 1);
+    }
+    runs[i] = {.position = view.length, .tokens = each, .slot = view.slot, .block_table = view.block_table};
+    std::copy(parts[i].tokens.begin(), parts[i].tokens.end(), inputs.ids() + static_cast<int64_t>(i) * each);
   }
-  return {ops_, arena_, view, position, tokens, static_cast<float>(config_.rms_norm_eps), layout_.page_bytes};
+}
+
+ops::Columns Decoder::columns_of(StepInputs& inputs, const Shape& shape) const {
+  return {.runs = inputs.runs(shape.runs),
+          .table = inputs.device_runs(),
+          .each = shape.each,
+          .reach = shape.reach,
+          .advance = shape.advance};
+}
+
+void Decoder::read_ngram(StepInputs& inputs, std::span<const Part> parts) {
+  float* at = inputs.ngram();
+  for (const auto& [layer, memory] : ngram_) {
+    for (const Part& part : parts) {
+      memory->read(part.view, part.tokens, at);
+      at += static_cast<int64_t>(part.tokens.size()) * memory->floats_per_column();
+    }
+  }
+}
+
+Step Decoder::make_step(StepMemory& memory, const ops::Columns& columns, std::byte* pages) {
+  return {.device = device_,
+          .ops = *ops_,
+          .arena = memory.arena,
+          .columns = columns,
+          .tokens = columns.count(),
+          .pages = pages,
+          .page_bytes = layout_.page_bytes,
+          .eps = static_cast<float>(config_.rms_norm_eps),
+          .ids = memory.inputs.device_ids(),
+          .ngram = memory.inputs.device_ngram(),
+          .faults = memory.inputs.device_faults()};
 }
 
 void Decoder::check_tokens(std::span<const int32_t> tokens) const {
@@ -99,70 +198,240 @@ void Decoder::check_tokens(std::span<const int32_t> tokens) const {
   }
 }
 
-void Decoder::head(const float* inputs, int64_t tokens, int64_t rows, std::vector<float>& logits) {
-  logits.resize(static_cast<size_t>(rows * config_.vocab));
-  ops_.linear(inputs + (tokens - rows) * config_.hidden, rows, lm_head_, false, logits.data());
+void Decoder::check_parts(std::span<const Part> parts, const ForwardRequest& request) const {
+  if (parts.empty()) base::internal_error("model", "a forward needs at least one sequence");
+  const size_t each = parts[0].tokens.size();
+  for (const Part& part : parts) {
+    check_tokens(part.tokens);
+    if (part.tokens.size() != each) {
+      base::internal_error("model", "sequences with {} and {} tokens in one forward", each, part.tokens.size());
+    }
+  }
+  const auto columns = static_cast<int64_t>(parts.size() * each);
+  if ((parts.size() > 1 || !request.advance) && columns > ops::kMostFewColumns) {
+    base::internal_error("model", "{} columns of {} sequences in one forward, {} is the most", columns, parts.size(),
+                         ops::kMostFewColumns);
+  }
+  if (parts.size() > 1 && wants_inner_states(request)) {
+    base::internal_error("model", "inner states are told of one sequence, not of {}", parts.size());
+  }
 }
 
-void Decoder::run_layers(const Step& step, std::span<const int32_t> tokens, float* state, const ForwardRequest& request,
-                         ForwardOutput& output) {
-  for (int64_t i = 0; i < config_.layers; ++i) {
-    if (const auto memory = ngram_.find(i); memory != ngram_.end()) memory->second->forward(step, tokens, state);
-    Routing routing;
-    ops::BlockSelection selection;
-    LayerCapture capture;
-    if (request.routing && config_.moe()) capture.routing = &routing;
-    if (request.selection && config_.sparse()) capture.selection = &selection;
-    layers_[static_cast<size_t>(i)]->forward(step, state, capture);
-    if (request.hidden) output.hidden.insert(output.hidden.end(), state, state + step.tokens * config_.width());
-    output.router_ids.insert(output.router_ids.end(), routing.ids.begin(), routing.ids.end());
-    output.router_weights.insert(output.router_weights.end(), routing.weights.begin(), routing.weights.end());
-    if (capture.selection == nullptr || selection.rows.empty()) continue;
-    auto& blocks = output.selected_blocks.emplace_back();
-    for (int64_t t = 0; t < step.tokens; ++t) {
-      ops::BlockSelection::Row& row = selection.rows[static_cast<size_t>(t)];
-      if (row.all) {
-        const int64_t visible = (step.position + t + 1) / config_.indexer_ratio;
-        for (int64_t b = 0; b < visible; ++b) row.blocks.push_back(static_cast<int32_t>(b));
-      }
-      blocks.push_back(std::move(row.blocks));
+void Decoder::check_faults(const ops::Columns& columns, const int32_t* faults) const {
+  for (int64_t c = 0; c < columns.count(); ++c) {
+    if (faults[c] < 0) continue;
+    const ops::Run& run = columns.runs[static_cast<size_t>(c / columns.each)];
+    const std::string layer = faults[c] == config_.layers ? "mtp.layers.0" : fmt::format("layer {}", faults[c]);
+    base::internal_error(layer, "the experts' numbers left their range at position {}",
+                         run.position + c % columns.each);
+  }
+}
+
+void Decoder::tell_selection(const Step& step, const ops::BlockSelection& selection, ForwardOutput& output) {
+  std::vector<int32_t> counts;
+  std::vector<int32_t> chosen;
+  append(counts, selection.counts, step.tokens);
+  append(chosen, selection.blocks, step.tokens * selection.budget);
+  auto& rows = output.selected_blocks.emplace_back();
+  for (int64_t t = 0; t < step.tokens; ++t) {
+    std::vector<int32_t>& blocks = rows.emplace_back();
+    const int32_t count = counts[static_cast<size_t>(t)];
+    if (count == ops::BlockSelection::kEverything) {
+      const int64_t visible = (step.columns.runs[0].position + t + 1) / config_.indexer_ratio;
+      for (int64_t b = 0; b < visible; ++b) blocks.push_back(static_cast<int32_t>(b));
+    } else {
+      const auto first = chosen.begin() + t * selection.budget;
+      blocks.assign(first, first + count);
     }
   }
 }
 
-void Decoder::finish(const Step& step, const float* state, const ForwardRequest& request, ForwardOutput& output) {
-  const Arena::Scope scope(arena_);
-  const int64_t rows = std::min(request.logits, step.tokens);
-  // One stream: the draft head takes what follows the final norm, so all tokens need it.
-  const bool all = request.draft_hidden && final_norm_ != nullptr;
-  const int64_t count = all ? step.tokens : rows;
-  if (request.draft_hidden && final_norm_ == nullptr) {
-    output.draft_hidden.assign(state, state + step.tokens * config_.width());
+void Decoder::run_layer(const Step& step, int64_t layer, float* state, const ForwardRequest& request,
+                        ForwardOutput& output) {
+  const Arena::Scope scope(step.arena);
+  const DecoderLayer& block = *layers_[static_cast<size_t>(layer)];
+  const int64_t choices = step.tokens * config_.top_k;
+  Routing routing;
+  ops::BlockSelection selection;
+  LayerCapture capture;
+  if (request.routing && config_.moe()) {
+    routing = {step.arena.take<int32_t>(choices), step.arena.take<float>(choices)};
+    capture.routing = &routing;
   }
-  if (count == 0) return;
-  float* inputs = arena_.take<float>(count * config_.hidden);
-  const float* last = state + (step.tokens - count) * config_.width();
-  if (final_norm_ != nullptr) {
-    ops_.rms_norm(last, count, 1, config_.hidden, final_norm_, step.eps, inputs);
-  } else {
-    ops_.hyper_mix(final_mixer_, last, count, config_.streams, config_.hidden, step.eps, inputs, nullptr);
+  if (request.selection && block.sparse_attention() != nullptr) {
+    selection = block.sparse_attention()->take_selection(step);
+    capture.selection = &selection;
   }
-  if (all) output.draft_hidden.assign(inputs, inputs + count * config_.hidden);
-  head(inputs, count, rows, output.logits);
+  block.forward(step, state, capture);
+  if (request.hidden) append(output.hidden, state, step.tokens * config_.width());
+  if (capture.routing != nullptr) {
+    append(output.router_ids, routing.ids, choices);
+    append(output.router_weights, routing.weights, choices);
+  }
+  if (capture.selection != nullptr) tell_selection(step, selection, output);
 }
 
-void Decoder::forward(const SequenceView& view, std::span<const int32_t> tokens, const ForwardRequest& request,
+void Decoder::run_layers(const Step& step, float* state, const ForwardRequest& request, ForwardOutput& output) {
+  const float* values = step.ngram;
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    if (const auto memory = ngram_.find(i); memory != ngram_.end()) {
+      memory->second->forward(step, values, state);
+      values += step.tokens * memory->second->floats_per_column();
+    }
+    run_layer(step, i, state, request, output);
+  }
+}
+
+const float* Decoder::finish(const Step& step, const float* state, int64_t rows, const ForwardRequest& request,
+                             ForwardOutput& output) {
+  // One stream: the draft head takes what follows the final norm, so all tokens need it.
+  const bool all = request.draft_hidden && final_norm_ != nullptr;
+  const int64_t each = step.columns.each;
+  const int64_t count = all ? each : rows;
+  if (request.draft_hidden && final_norm_ == nullptr) {
+    append(output.draft_hidden, state, step.tokens * config_.width());
+  }
+  if (count == 0) return nullptr;
+  const auto parts = static_cast<int64_t>(step.columns.runs.size());
+  float* inputs = step.arena.take<float>(parts * count * config_.hidden);
+  const float* last = state + (each - count) * config_.width();
+  if (parts > 1 && count < each) {
+    float* gathered = step.arena.take<float>(parts * count * config_.width());
+    for (int64_t p = 0; p < parts; ++p) {
+      device_.copy(gathered + p * count * config_.width(), last + p * each * config_.width(),
+                   count * config_.width() * 4);
+    }
+    last = gathered;
+  }
+  if (final_norm_ != nullptr) {
+    ops_->rms_norm(last, parts * count, 1, config_.hidden, final_norm_, step.eps, inputs);
+  } else {
+    ops_->hyper_mix(final_mixer_, last, parts * count, config_.streams, config_.hidden, step.eps, inputs, nullptr);
+  }
+  if (all) append(output.draft_hidden, inputs, count * config_.hidden);
+  if (rows == 0) return nullptr;
+  float* logits = step.arena.take<float>(parts * rows * config_.vocab);
+  ops_->linear(inputs + (count - rows) * config_.hidden, parts * rows, lm_head_, false, logits);
+  return logits;
+}
+
+void Decoder::compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
                       ForwardOutput& output) {
-  check_tokens(tokens);
-  const auto count = static_cast<int64_t>(tokens.size());
-  const Step step = make_step(view, view.length, count);
-  output = {};
-  prefetch(view, tokens);  // the rows come while the layers before the memory are computed
-  const Arena::Scope scope(arena_);
-  float* state = arena_.take<float>(count * config_.width());
-  ops_.embed(embedding_, tokens, config_.streams, state);
-  run_layers(step, tokens, state, request, output);
-  finish(step, state, request, output);
+  const Arena::Scope scope(step.arena);
+  float* state = step.arena.take<float>(step.tokens * config_.width());
+  ops_->embed(embedding_, step.ids, step.tokens, config_.streams, state);
+  run_layers(step, state, request, output);
+  const float* logits = finish(step, state, rows, request, output);
+  const int64_t fault_bytes = step.tokens * static_cast<int64_t>(sizeof(int32_t));
+  device_.fetch(memory.answer.data(), step.faults, fault_bytes);
+  if (logits == nullptr) return;
+  device_.fetch(memory.answer.data() + fault_bytes, logits,
+                static_cast<int64_t>(step.columns.runs.size()) * rows * config_.vocab * 4);
+}
+
+// Contexts are rounded up, so that one recording serves many steps; the numbers do not depend on it.
+int64_t reach_bucket(int64_t reach) {
+  int64_t bucket = 1024;
+  while (bucket < reach) bucket *= 2;
+  return bucket;
+}
+
+void Decoder::make_room(StepMemory& memory, const Shape& shape) {
+  Shape& most = memory.most;
+  const bool few = &memory == &few_;
+  Shape wanted = shape;
+  wanted.runs = 1;
+  wanted.each = few ? ops::kMostFewColumns : std::max(shape.columns(), most.each);
+  wanted.rows = few ? ops::kMostFewColumns : std::max(shape.rows, most.rows);
+  wanted.reach = std::max(shape.reach, most.reach);
+  if (wanted.each <= most.each && wanted.rows <= most.rows && wanted.reach <= most.reach) return;
+  memory.recordings.clear();
+  const int64_t scratch = ops_->scratch_bytes();
+  memory.inputs.reserve(wanted.each);
+  const int64_t answer_bytes = wanted.each * 4 + wanted.rows * config_.vocab * 4;
+  if (memory.answer.bytes() < answer_bytes) memory.answer = device::Buffer::shared(device_, answer_bytes);
+  memory.inputs.runs(1)[0] = {.position = wanted.reach - wanted.each, .tokens = wanted.each};
+  ops_->prepare([&] {
+    const ops::Columns columns = columns_of(memory.inputs, wanted);
+    const Step step = make_step(memory, columns, nullptr);
+    const Arena::Scope scope(step.arena);
+    float* state = step.arena.take<float>(step.tokens * config_.width());
+    ForwardOutput none;
+    run_layers(step, state, {}, none);
+    (void)finish(step, state, wanted.rows, {}, none);
+  });
+  // All steps share the operations' scratch memory: where it moved, what was recorded with it is of no use.
+  if (ops_->scratch_bytes() != scratch) few_.recordings.clear();
+  most = wanted;
+}
+
+void Decoder::reserve(int64_t reach) {
+  const int64_t bucket = reach_bucket(reach);
+  make_room(few_, {.each = ops::kMostFewColumns, .rows = ops::kMostFewColumns, .reach = bucket});
+  make_room(wide_, {.each = chunk_, .rows = 1, .reach = std::max(bucket, reach_bucket(chunk_))});
+}
+
+void Decoder::run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows,
+                       ForwardOutput& output) {
+  Shape shape{.runs = static_cast<int64_t>(parts.size()),
+              .each = static_cast<int64_t>(parts[0].tokens.size()),
+              .rows = rows,
+              .advance = request.advance,
+              .pages = parts[0].view.pages};
+  for (const Part& part : parts) {
+    shape.reach = std::max(shape.reach, reach_bucket(part.view.length + shape.each));
+    prefetch(part.view, part.tokens);
+  }
+  StepMemory& memory = memory_of(shape.columns());
+  make_room(memory, shape);
+  write_inputs(memory.inputs, parts);
+  read_ngram(memory.inputs, parts);
+  const ops::Columns columns = columns_of(memory.inputs, shape);
+  const Step step = make_step(memory, columns, parts[0].view.pages);
+  const auto whole = [&] {
+    memory.inputs.upload(columns.count());
+    compute(memory, step, rows, request, output);
+  };
+  const bool told = wants_inner_states(request);
+  const auto found = told ? memory.recordings.end() : memory.recordings.find(shape);
+  if (found == memory.recordings.end()) {
+    whole();
+    // The second step of a shape is recorded: the first may still have set something up.
+    if (!told && &memory == &few_ && ops_->recordable()) memory.recordings.emplace(shape, nullptr);
+  } else {
+    if (found->second == nullptr) found->second = device_.record(whole);
+    if (found->second != nullptr) {
+      found->second->run();
+    } else {
+      whole();
+    }
+  }
+  device_.finish();
+  const int64_t fault_bytes = columns.count() * 4;
+  check_faults(columns, memory.answer.as<int32_t>());
+  const auto* logits = reinterpret_cast<const float*>(memory.answer.data() + fault_bytes);
+  output.logits.insert(output.logits.end(), logits, logits + shape.runs * rows * config_.vocab);
+}
+
+void Decoder::forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) {
+  check_parts(parts, request);
+  device_.bind_thread();
+  output.clear();
+  const auto each = static_cast<int64_t>(parts[0].tokens.size());
+  if (each <= chunk_ || wants_inner_states(request)) {
+    run_step(parts, request, std::min(request.logits, each), output);
+    return;
+  }
+  // Cut on the absolute grid of 64 tokens.
+  Part piece = parts[0];
+  for (int64_t begin = 0; begin < each;) {
+    const int64_t end = std::min(each, (piece.view.length + chunk_) / kPageTokens * kPageTokens - parts[0].view.length);
+    piece.tokens = parts[0].tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    const int64_t rows = std::clamp<int64_t>(end - (each - request.logits), 0, end - begin);
+    run_step({&piece, 1}, request, rows, output);
+    piece.view = piece.view.after(piece.tokens);
+    begin = end;
+  }
 }
 
 void Decoder::prefetch(const SequenceView& view, std::span<const int32_t> tokens) {
@@ -177,29 +446,66 @@ experts::NgramCounters Decoder::ngram_counters() const {
 
 void Decoder::draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) {
   if (draft_ == nullptr) base::bad_input("model", "the checkpoint has no draft head");
+  device_.bind_thread();
   check_tokens(request.next_tokens);
   const auto count = static_cast<int64_t>(request.next_tokens.size());
   if (static_cast<int64_t>(request.hidden.size()) != count * config_.width()) {
     base::internal_error("draft", "{} hidden values for {} entries of {}", request.hidden.size(), count,
                          config_.width());
   }
-  const Step step = make_step(view, request.first, count);
-  const Arena::Scope scope(arena_);
-  float* embeddings = arena_.take<float>(count * config_.hidden);
-  float* inputs = arena_.take<float>(count * config_.hidden);
-  ops_.embed(embedding_, request.next_tokens, 1, embeddings);
-  output.draft_hidden.resize(request.hidden.size());
-  draft_->forward(step, request.hidden.data(), embeddings, output.draft_hidden.data(), inputs);
-  const int64_t rows = std::min(request.logits, count);
+  Part part{view, request.next_tokens};
+  part.view.length = request.first;
+  StepMemory& memory = memory_of(count);
+  const Shape shape{
+      .each = count, .rows = std::min(request.logits, count), .reach = reach_bucket(request.first + count)};
+  make_room(memory, shape);
+  write_inputs(memory.inputs, {&part, 1});
+  memory.inputs.upload(count);
+  const ops::Columns columns = columns_of(memory.inputs, shape);
+  const Step step = make_step(memory, columns, view.pages);
+  const Arena::Scope scope(step.arena);
+  float* hidden = step.arena.take<float>(count * config_.width());
+  float* next_hidden = step.arena.take<float>(count * config_.width());
+  float* embeddings = step.arena.take<float>(count * config_.hidden);
+  float* inputs = step.arena.take<float>(count * config_.hidden);
+  device_.upload(hidden, request.hidden.data(), count * config_.width() * 4);
+  ops_->embed(embedding_, step.ids, count, 1, embeddings);
+  draft_->forward(step, hidden, embeddings, next_hidden, inputs);
+  output.draft_hidden.clear();
   output.logits.clear();
-  if (rows > 0) head(inputs, count, rows, output.logits);
+  append(output.draft_hidden, next_hidden, count * config_.width());
+  if (const int64_t rows = shape.rows; rows > 0) {
+    float* logits = step.arena.take<float>(rows * config_.vocab);
+    ops_->linear(inputs + (count - rows) * config_.hidden, rows, lm_head_, false, logits);
+    append(output.logits, logits, rows * config_.vocab);
+  }
+  std::vector<int32_t> faults;
+  append(faults, step.faults, count);
+  check_faults(columns, faults.data());
 }
 
 }  // namespace
 
-std::unique_ptr<Model> Model::load(const artifact::Artifact& artifact, base::WorkerPool& pool,
+SequenceView SequenceView::after(std::span<const int32_t> tokens) const {
+  SequenceView next = *this;
+  next.length += static_cast<int64_t>(tokens.size());
+  for (const int32_t token : tokens.last(std::min<size_t>(tokens.size(), 2))) next.window = {token, next.window[0]};
+  return next;
+}
+
+std::unique_ptr<Model> Model::load(const artifact::Artifact& artifact, device::Device& device, base::WorkerPool& pool,
                                    const LoadOptions& options) {
-  return std::make_unique<Decoder>(artifact, pool, options);
+  return load(artifact, device, ops::make_ops(device, pool, ops_options(options)), pool, options);
+}
+
+std::unique_ptr<Model> Model::load(const artifact::Artifact& artifact, device::Device& device,
+                                   std::unique_ptr<ops::Ops> operations, base::WorkerPool& pool,
+                                   const LoadOptions& options) {
+  return std::make_unique<Decoder>(artifact, device, std::move(operations), pool, options);
+}
+
+ops::OpsOptions ops_options(const LoadOptions& options) {
+  return {.round_inputs = options.activations == Activations::kBF16, .isa = options.isa, .portable = options.portable};
 }
 
 }  // namespace tandem::model

@@ -1,14 +1,16 @@
 // One loaded model on one device: weights and the forward pass, written once against ops.
 //
 // A Model holds no state of sequences. The caller (context) owns the memory that StateLayout describes and passes a
-// SequenceView with every call; a forward consumes T >= 1 tokens of one sequence and updates the state in place.
+// SequenceView with every call; a forward consumes tokens of one or more sequences and updates their state in place.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,8 +18,10 @@
 #include "artifact/artifact.h"
 #include "base/cpu.h"
 #include "base/pool.h"
+#include "device/device.h"
 #include "experts/ngram_table.h"
 #include "model/config.h"
+#include "ops/make_ops.h"
 
 namespace tandem::model {
 
@@ -28,6 +32,11 @@ enum class Activations {
   kBF16,  // inputs of matrix products are rounded to BF16
 };
 
+enum class KvCache {
+  kActivations,  // BF16, or FP32 where the activations are
+  kInt8,         // 8-bit codes with a scale to 64 dimensions
+};
+
 enum class ExpertMode {
   kW4A16,  // quantised weights, activations as `Activations` says
   kW4A4,   // activations in 4 bits with NVFP4, in 8 with other weights: the canonical expert arithmetic, the default
@@ -35,6 +44,9 @@ enum class ExpertMode {
 
 struct LoadOptions {
   Activations activations = Activations::kBF16;
+  KvCache kv_cache = KvCache::kActivations;
+  std::set<std::string> portable{};  // a card's operations that do without tensor cores (ops::OpsOptions)
+  int64_t chunk = 2048;              // columns that are computed together at most; a longer forward is cut
   ExpertMode expert_mode = ExpertMode::kW4A4;
   int64_t indexer_budget = 0;         // tokens; 0 takes the config's (tests override it)
   std::optional<base::CpuLevel> isa;  // the host's kernels; none takes the processor's best
@@ -42,22 +54,36 @@ struct LoadOptions {
   bool quiet = true;                  // no progress on standard error
 };
 
+ops::OpsOptions ops_options(const LoadOptions& options);
+
 // Bytes of the state of sequences (docs/architecture.md, "State").
 struct StateLayout {
   int64_t page_bytes = 0;  // one page: 64 tokens of keys, values and index keys of every attention layer and the MTP
   int64_t slot_bytes = 0;  // one slot: recurrent, convolution, n-gram and unfinished-block state of one sequence
 };
 
-// Where one sequence's state lies. `pages` and `slot` point into memory of the model's device.
+// Where one sequence's state lies. `block_table`, `pages` and `slot` point into memory of the model's device.
 struct SequenceView {
-  int64_t length = 0;                    // tokens consumed so far
-  std::span<const int32_t> block_table;  // page numbers, block_table[i] holds tokens [64 i, 64 i + 64)
-  std::byte* pages = nullptr;            // page p starts at pages + p * page_bytes
-  std::byte* slot = nullptr;             // slot_bytes, zeroed for a new sequence
+  int64_t length = 0;                     // tokens consumed so far
+  int64_t page_count = 0;                 // of the block table
+  const int32_t* block_table = nullptr;   // page numbers, block_table[i] holds tokens [64 i, 64 i + 64)
+  std::byte* pages = nullptr;             // page p starts at pages + p * page_bytes; the same for all sequences
+  std::byte* slot = nullptr;              // slot_bytes, zeroed for a new sequence
+  std::array<int32_t, 2> window{-1, -1};  // the token before, and the one before that; -1 before the start
+
+  // The same sequence with these tokens consumed.
+  SequenceView after(std::span<const int32_t> tokens) const;
+};
+
+// One sequence's tokens in a forward.
+struct Part {
+  SequenceView view;
+  std::span<const int32_t> tokens;
 };
 
 struct ForwardRequest {
-  int64_t logits = 1;         // rows of logits to return: those of the last `logits` tokens; 0 for none
+  int64_t logits = 1;         // rows of logits to return: those of the last `logits` tokens of each part; 0 for none
+  bool advance = true;        // false: recurrent state is read and not moved on (verification of drafts, 8 columns)
   bool hidden = false;        // also the residual state after each layer
   bool routing = false;       // also the router's choices
   bool selection = false;     // also the blocks that sparse attention selected
@@ -65,31 +91,51 @@ struct ForwardRequest {
 };
 
 struct ForwardOutput {
-  std::vector<float> logits;          // [rows, vocab]
+  std::vector<float> logits;          // [parts, rows, vocab]
   std::vector<float> hidden;          // [layers, T, streams * hidden]: before the final norm or mixer
   std::vector<float> draft_hidden;    // [T, draft_width]: what the draft head takes; filled where request.draft_hidden
   std::vector<int32_t> router_ids;    // [layers, T, top_k], best first
   std::vector<float> router_weights;  // [layers, T, top_k], normalised
   // [attention layers][T] lists of selected complete blocks, ascending; the unfinished tail block is not listed.
   std::vector<std::vector<std::vector<int32_t>>> selected_blocks;
+
+  // Empties all and keeps the memory, for the next forward.
+  void clear() {
+    logits.clear();
+    hidden.clear();
+    draft_hidden.clear();
+    router_ids.clear();
+    router_weights.clear();
+    selected_blocks.clear();
+  }
 };
 
 class Model {
  public:
-  // Reads the weights. The artifact must stay where it is as long as the model lives: n-gram rows are read from it at
-  // run time. Throws base::Error for an artifact that lacks a tensor or has one of another shape.
-  static std::unique_ptr<Model> load(const artifact::Artifact& artifact, base::WorkerPool& pool,
+  // Reads the weights into the device's memory. The artifact must stay where it is as long as the model lives: n-gram
+  // rows are read from it at run time. Throws base::Error for an artifact that lacks a tensor or has one of another
+  // shape.
+  static std::unique_ptr<Model> load(const artifact::Artifact& artifact, device::Device& device, base::WorkerPool& pool,
+                                     const LoadOptions& options);
+  // The same with operations of the caller's, made for the device with ops_options().
+  static std::unique_ptr<Model> load(const artifact::Artifact& artifact, device::Device& device,
+                                     std::unique_ptr<ops::Ops> operations, base::WorkerPool& pool,
                                      const LoadOptions& options);
   virtual ~Model() = default;
+
+  virtual device::Device& device() const = 0;
 
   virtual const Config& config() const = 0;
   virtual const StateLayout& state_layout() const = 0;
   virtual int64_t weight_bytes() const = 0;
+  // Makes room for every step of contexts up to `reach` tokens, so that none allocates.
+  virtual void reserve(int64_t reach) = 0;
 
-  // Consumes `tokens` at positions [view.length, view.length + T). The block table must hold pages for them. The caller
-  // adds T to the length afterwards. Not thread-safe: one forward at a time.
-  virtual void forward(const SequenceView& view, std::span<const int32_t> tokens, const ForwardRequest& request,
-                       ForwardOutput& output) = 0;
+  // Consumes each part's tokens at positions [view.length, view.length + T). The block table must hold pages for them.
+  // The caller adds T to the length afterwards. Several parts have the same number of tokens each and are at most
+  // ops::kMostFewColumns together; hidden states, routing and selection are told of a single part alone. A part's
+  // numbers do not depend on the others. Not thread-safe: one forward at a time.
+  virtual void forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) = 0;
 
   // Tells the model that these tokens will be the next of the sequence, as early as that is known, so that what lies on
   // disk is on its way when forward() needs it. A hint: ids outside the vocabulary are no error here.

@@ -9,7 +9,6 @@ namespace tandem::model {
 namespace {
 
 constexpr int64_t kMostRows = int64_t{1} << 40;
-constexpr int64_t kWindow = 2;  // predecessors that a trigram sees
 
 NgramHash load_hash(const Config& config, const std::string& name, WeightLoader& loader) {
   const int64_t heads = (config.ngram_size - 1) * config.ngram_heads_per_size;
@@ -27,7 +26,7 @@ std::unique_ptr<experts::NgramTable> open_table(const Config& config, const std:
     base::bad_input(loader.artifact().folder().string(), "{} does not have rows of {} values", name, width);
   }
   const bool fp8 = object.encoding == artifact::Encoding::kNgramF8E4M3;
-  const float scale = fp8 ? *loader.vector(name + ".weight_scale", 1) : 1.0F;
+  const float scale = fp8 ? loader.scalar(name + ".weight_scale") : 1.0F;
   return std::make_unique<experts::NgramTable>(experts::NgramSource::of(loader.artifact(), object, scale), options);
 }
 
@@ -71,8 +70,7 @@ NgramMemory::NgramMemory(const Config& config, const std::string& name, const ex
     : config_(config),
       hash_(load_hash(config, name + ".ple_embedding", loader)),
       table_(open_table(config, name + ".ple_embedding.ngram_embedding", options, loader)),
-      history_offset_(layout.slot_floats((config.ngram_conv_kernel - 1) * config.ngram_size * config.width())),
-      window_offset_(layout.slot_floats(kWindow)) {
+      history_offset_(layout.slot_floats((config.ngram_conv_kernel - 1) * config.ngram_size * config.width())) {
   const int64_t width = config.width();
   weights_.key = loader.matrix(name + ".key_proj.weight", width, config.ngram_embed_dim);
   weights_.value = loader.matrix(name + ".value_proj.weight", config.hidden, config.ngram_embed_dim);
@@ -87,10 +85,9 @@ NgramMemory::NgramMemory(const Config& config, const std::string& name, const ex
   }
 }
 
-std::vector<int64_t> NgramMemory::rows(int64_t position, const int32_t* window, std::span<const int32_t> tokens) const {
+std::vector<int64_t> NgramMemory::rows(const SequenceView& view, std::span<const int32_t> tokens) const {
   const auto token_at = [&](int64_t t) -> int64_t {
-    if (t >= 0) return tokens[static_cast<size_t>(t)];
-    return position + t >= 0 ? window[-t - 1] : -1;
+    return t >= 0 ? tokens[static_cast<size_t>(t)] : view.window[static_cast<size_t>(-t - 1)];
   };
   const auto heads = static_cast<size_t>(hash_.heads());
   std::vector<int64_t> ids(tokens.size() * heads);
@@ -102,19 +99,16 @@ std::vector<int64_t> NgramMemory::rows(int64_t position, const int32_t* window, 
 }
 
 void NgramMemory::prefetch(const SequenceView& view, std::span<const int32_t> tokens) const {
-  table_->prefetch(rows(view.length, reinterpret_cast<const int32_t*>(view.slot + window_offset_), tokens));
+  table_->prefetch(rows(view, tokens));
 }
 
-void NgramMemory::forward(const Step& step, std::span<const int32_t> tokens, float* state) const {
-  const Arena::Scope scope(step.arena);
-  auto* window = reinterpret_cast<int32_t*>(step.slot(window_offset_));  // [0] the token before, [1] the one before it
-  const std::vector<int64_t> ids = rows(step.position, window, tokens);
-  float* values = step.arena.take<float>(step.tokens * config_.ngram_embed_dim);
-  table_->read(ids, values);
-  step.ops.ngram_memory(weights_, values, step.tokens, config_.streams, config_.hidden, step.eps,
-                        step.slot(history_offset_), state);
-  window[1] = step.tokens > 1 ? tokens[tokens.size() - 2] : step.position > 0 ? window[0] : -1;
-  window[0] = tokens.back();
+void NgramMemory::read(const SequenceView& view, std::span<const int32_t> tokens, float* values) const {
+  table_->read(rows(view, tokens), values);
+}
+
+void NgramMemory::forward(const Step& step, const float* values, float* state) const {
+  step.ops.ngram_memory(step.columns, weights_, values, config_.streams, config_.hidden, step.eps, history_offset_,
+                        state);
 }
 
 }  // namespace tandem::model

@@ -43,22 +43,24 @@ class NgramMemory {
 
   // Starts to read the rows of `tokens`, which follow the sequence's `view.length` tokens.
   void prefetch(const SequenceView& view, std::span<const int32_t> tokens) const;
+  // Waits for those rows: values [tokens, floats_per_column()], on the host.
+  void read(const SequenceView& view, std::span<const int32_t> tokens, float* values) const;
+  int64_t floats_per_column() const { return config_.ngram_embed_dim; }
 
-  // state [tokens, streams, hidden] += the memory's answer to `tokens`; moves the window and the convolution on.
-  void forward(const Step& step, std::span<const int32_t> tokens, float* state) const;
+  // state [tokens, streams, hidden] += the memory's answer to what read() gave; moves the convolution on.
+  void forward(const Step& step, const float* values, float* state) const;
 
   experts::NgramCounters counters() const { return table_->counters(); }
 
  private:
-  // The rows of every token's window, [tokens, heads]. `window` is the slot's.
-  std::vector<int64_t> rows(int64_t position, const int32_t* window, std::span<const int32_t> tokens) const;
+  // The rows of every token's window, [tokens, heads].
+  std::vector<int64_t> rows(const SequenceView& view, std::span<const int32_t> tokens) const;
 
   const Config& config_;
   NgramHash hash_;
   std::unique_ptr<experts::NgramTable> table_;
   ops::NgramWeights weights_;
   int64_t history_offset_;
-  int64_t window_offset_;  // the two tokens before, as int32
 };
 
 }  // namespace tandem::model

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "numeric/bf16.h"
 #include "numeric/f16.h"
 
@@ -14,7 +15,8 @@ namespace {
 
 using artifact::Encoding;
 
-constexpr uint64_t kReadBytes = 8 << 20;
+constexpr int64_t kPieceBytes = int64_t{8} << 20;
+constexpr int64_t kStagingBytes = int64_t{128} << 20;
 
 uint64_t loadable_bytes(const artifact::Artifact& artifact) {
   uint64_t bytes = 0;
@@ -27,12 +29,16 @@ uint64_t loadable_bytes(const artifact::Artifact& artifact) {
 
 }  // namespace
 
-WeightLoader::WeightLoader(const artifact::Artifact& artifact, bool quiet)
-    : artifact_(artifact), progress_("loading", loadable_bytes(artifact), base::ProgressUnit::kBytes, quiet) {}
+WeightLoader::WeightLoader(const artifact::Artifact& artifact, device::Device& device, base::WorkerPool& pool,
+                           bool quiet)
+    : artifact_(artifact),
+      device_(device),
+      pool_(pool),
+      progress_("loading", loadable_bytes(artifact), base::ProgressUnit::kBytes, quiet) {}
 
 device::Buffer& WeightLoader::own(int64_t bytes) {
   bytes_ += bytes;
-  return buffers_.emplace_back(bytes);
+  return buffers_.emplace_back(device_, bytes);
 }
 
 const artifact::Object& WeightLoader::object(const std::string& name, const std::vector<int64_t>& shape) {
@@ -44,17 +50,46 @@ const artifact::Object& WeightLoader::object(const std::string& name, const std:
   return found;
 }
 
-std::byte* WeightLoader::load(const artifact::Object& object) {
+std::byte* WeightLoader::load(const artifact::Object& object, int64_t unit_bytes) {
   device::Buffer& buffer = own(static_cast<int64_t>(object.bytes));
-  for (uint64_t at = 0; at < object.bytes; at += kReadBytes) {
-    const uint64_t count = std::min(kReadBytes, object.bytes - at);
-    artifact_.read(object, at, buffer.span().subspan(at, count));
-    progress_.add(count);
+  if (device_.counts_only()) return buffer.data();
+  const int64_t piece = std::max<int64_t>(1, kPieceBytes / unit_bytes) * unit_bytes;
+  if (!device_.is_host()) {
+    load_by_staging(object, piece, buffer.data());
+    return buffer.data();
   }
+  const auto bytes = static_cast<int64_t>(object.bytes);
+  pool_.run(base::ceil_div(bytes, piece), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto count = static_cast<uint64_t>(std::min(piece, bytes - i * piece));
+      artifact_.read(object, static_cast<uint64_t>(i * piece), {buffer.data() + i * piece, count});
+      progress_.add(count);
+    }
+  });
   return buffer.data();
 }
 
-const float* WeightLoader::vector(const std::string& name, int64_t count) {
+void WeightLoader::load_by_staging(const artifact::Object& object, int64_t piece, std::byte* to) {
+  const auto bytes = static_cast<int64_t>(object.bytes);
+  const int64_t batch = std::max<int64_t>(1, kStagingBytes / piece) * piece;
+  for (int64_t at = 0; at < bytes; at += batch) {
+    const int64_t count = std::min(batch, bytes - at);
+    device::Buffer& staging = staging_[turn_];
+    turn_ = 1 - turn_;
+    if (staging.bytes() < batch) staging = device::Buffer::shared(device_, batch);
+    pool_.run(base::ceil_div(count, piece), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * piece; i < std::min(end * piece, count); i += piece) {
+        const auto part = static_cast<uint64_t>(std::min(piece, count - i));
+        artifact_.read(object, static_cast<uint64_t>(at + i), {staging.data() + i, part});
+        progress_.add(part);
+      }
+    });
+    device_.finish();  // the other half has arrived and may be filled again
+    device_.upload(to + at, staging.data(), count);
+  }
+}
+
+std::vector<float> WeightLoader::values(const std::string& name, int64_t count) {
   const artifact::Object& found = artifact_.at(name);
   int64_t elements = 1;
   for (const int64_t dimension : found.shape) elements *= dimension;
@@ -63,8 +98,8 @@ const float* WeightLoader::vector(const std::string& name, int64_t count) {
   }
   const std::vector<std::byte> bytes = artifact_.read(found);
   progress_.add(bytes.size());
-  float* out = own(count * 4).as<float>();
-  for (int64_t i = 0; i < count; ++i) {
+  std::vector<float> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i) {
     switch (found.encoding) {
       case Encoding::kBF16:
         out[i] = numeric::bf16_to_float(reinterpret_cast<const uint16_t*>(bytes.data())[i]);
@@ -83,14 +118,31 @@ const float* WeightLoader::vector(const std::string& name, int64_t count) {
   return out;
 }
 
+const float* WeightLoader::own_copy(const std::vector<float>& values) {
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
+  device::Buffer& buffer = own(bytes);
+  device_.upload(buffer.data(), values.data(), bytes);
+  return buffer.as<float>();
+}
+
+const float* WeightLoader::vector(const std::string& name, int64_t count) {
+  return own_copy(values(name, count));
+}
+
+float WeightLoader::scalar(const std::string& name) {
+  return values(name, 1)[0];
+}
+
 const float* WeightLoader::convolution(const std::string& name, int64_t channels, int64_t kernel) {
   (void)object(name, {channels, 1, kernel});
-  const float* by_channel = vector(name, channels * kernel);
-  float* by_tap = own(channels * kernel * 4).as<float>();
+  const std::vector<float> by_channel = values(name, channels * kernel);
+  std::vector<float> by_tap(by_channel.size());
   for (int64_t c = 0; c < channels; ++c) {
-    for (int64_t j = 0; j < kernel; ++j) by_tap[j * channels + c] = by_channel[c * kernel + j];
+    for (int64_t j = 0; j < kernel; ++j) {
+      by_tap[static_cast<size_t>(j * channels + c)] = by_channel[static_cast<size_t>(c * kernel + j)];
+    }
   }
-  return by_tap;
+  return own_copy(by_tap);
 }
 
 ops::ExpertTable WeightLoader::experts(const std::string& name, int64_t experts, int64_t inner, int64_t hidden) {
@@ -110,7 +162,7 @@ ops::ExpertTable WeightLoader::experts(const std::string& name, int64_t experts,
     (void)object(scalars, {experts, table.scalars_each});
     table.scalars = vector(scalars, experts * table.scalars_each);
   }
-  table.records = load(found);
+  table.records = load(found, table.record.bytes);
   return table;
 }
 

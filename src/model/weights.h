@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "artifact/artifact.h"
+#include "base/pool.h"
 #include "base/progress.h"
 #include "device/buffer.h"
 #include "ops/ops.h"
@@ -17,12 +18,15 @@ namespace tandem::model {
 // the expected and the found figures. What it returns stays valid as long as the loader's storage (take()).
 class WeightLoader {
  public:
-  WeightLoader(const artifact::Artifact& artifact, bool quiet);
+  // All must outlive it.
+  WeightLoader(const artifact::Artifact& artifact, device::Device& device, base::WorkerPool& pool, bool quiet);
 
   // A matrix [rows, inputs] as stored, in any format of ops::WeightFormat; `name` ends in ".weight".
   ops::Weight matrix(const std::string& name, int64_t rows, int64_t inputs);
   // Any small tensor of `count` elements in FP32, from BF16, F16 or FP32.
   const float* vector(const std::string& name, int64_t count);
+  // The same of one element, on the host.
+  float scalar(const std::string& name);
   // A depthwise kernel [channels, 1, kernel] turned into [kernel, channels] FP32, oldest tap first.
   const float* convolution(const std::string& name, int64_t channels, int64_t kernel);
   // The routed experts of one module.
@@ -38,13 +42,22 @@ class WeightLoader {
   class MatrixReader;
 
   const artifact::Object& object(const std::string& name, const std::vector<int64_t>& shape);
-  std::byte* load(const artifact::Object& object);
+  // The values of a small tensor, on the host.
+  std::vector<float> values(const std::string& name, int64_t count);
+  const float* own_copy(const std::vector<float>& values);
+  // Reads an object in pieces of about 8 MiB, whole units each, in all threads.
+  std::byte* load(const artifact::Object& object, int64_t unit_bytes = 1);
+  void load_by_staging(const artifact::Object& object, int64_t piece, std::byte* to);
   device::Buffer& own(int64_t bytes);
 
   const artifact::Artifact& artifact_;
+  device::Device& device_;
+  base::WorkerPool& pool_;
   base::Progress progress_;
   std::vector<device::Buffer> buffers_;
   int64_t bytes_ = 0;
+  device::Buffer staging_[2];  // shared memory that takes turns: one is filled while the other is on its way
+  int turn_ = 0;
 };
 
 }  // namespace tandem::model

@@ -1,7 +1,9 @@
 #include "synth/model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -80,9 +82,17 @@ void check(const Settings& settings) {
   if (!(settings.locality >= 0 && settings.locality < 1)) {
     base::bad_input("--locality", "{} is outside 0 to below 1", settings.locality);
   }
+  if (settings.repeat_bytes != 0 && (settings.repeat_bytes < 4096 || !std::has_single_bit(settings.repeat_bytes))) {
+    base::internal_error("synth", "weights repeat after {} bytes, which is no power of two", settings.repeat_bytes);
+  }
 }
 
 }  // namespace
+
+// Whether a value's distribution does not depend on its place.
+bool Model::draws_alike(Draw draw) {
+  return draw == Draw::kNormal || draw == Draw::kNvfp4Codes || draw == Draw::kNvfp4Scales || draw == Draw::kE4M3Codes;
+}
 
 Model::Model(const Settings& settings) : settings_(settings) {
   check(settings);
@@ -222,7 +232,31 @@ std::vector<int64_t> Model::integers(const std::string& name, int64_t count) con
 }
 
 void Model::make(size_t tensor, uint64_t offset, std::span<std::byte> out) const {
-  filler_.make(plans_[tensor], keys_[tensor], offset, out);
+  const TensorPlan& plan = plans_[tensor];
+  const uint64_t repeat = settings_.repeat_bytes;
+  if (repeat == 0 || !draws_alike(plan.draw) || tensors_[tensor].bytes() <= repeat) {
+    filler_.make(plan, keys_[tensor], offset, out);
+    return;
+  }
+  const std::vector<std::byte>& pattern = this->pattern(plan);
+  // Each tensor begins at another place of it.
+  uint64_t at = (offset + keys_[tensor] / 256 * 256) % repeat;
+  for (uint64_t done = 0; done < out.size();) {
+    const uint64_t count = std::min(repeat - at, out.size() - done);
+    std::memcpy(out.data() + done, pattern.data() + at, count);
+    done += count;
+    at = 0;
+  }
+}
+
+const std::vector<std::byte>& Model::pattern(const TensorPlan& plan) const {
+  const std::lock_guard lock(patterns_.mutex);
+  std::vector<std::byte>& bytes = patterns_.of[{plan.dtype, plan.draw, plan.mean, plan.spread}];
+  if (bytes.empty()) {
+    bytes.resize(settings_.repeat_bytes);
+    filler_.make(plan, key_of(settings_.seed, "pattern"), 0, bytes);
+  }
+  return bytes;
 }
 
 checkpoint::Checkpoint checkpoint_of(std::shared_ptr<const Model> model) {

@@ -7,9 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/json.h"
@@ -34,6 +37,9 @@ struct Settings {
   // their embeddings, and of their rows of the head, is the topic's. The next token is then often of the same topic,
   // and its hidden state and experts are like those before it.
   double locality = 0;
+  // Large tensors repeat themselves after so many bytes, a power of two: quick to make, for measurements of models that
+  // fill a card. 0: nothing repeats.
+  uint64_t repeat_bytes = 0;
 };
 
 class Model {
@@ -49,6 +55,13 @@ class Model {
   void make(size_t tensor, uint64_t offset, std::span<std::byte> out) const;
 
  private:
+  // Made once and kept, by what they are drawn from.
+  struct Patterns {
+    std::mutex mutex;
+    std::map<std::tuple<checkpoint::Dtype, Draw, double, double>, std::vector<std::byte>> of;
+  };
+  static bool draws_alike(Draw draw);
+  const std::vector<std::byte>& pattern(const TensorPlan& plan) const;
   void add(const checkpoint::FormTensor& tensor);
   TensorPlan plan_of(const checkpoint::FormTensor& tensor, checkpoint::Dtype dtype) const;
   TensorPlan plan_plain(const checkpoint::FormTensor& tensor) const;
@@ -64,6 +77,7 @@ class Model {
   std::vector<uint64_t> keys_;     // parallel to tensors_
   uint64_t bytes_ = 0;
   Filler filler_;
+  mutable Patterns patterns_;
 };
 
 // The model as a checkpoint without files, whose tensors are made when they are read.

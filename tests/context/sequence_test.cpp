@@ -18,14 +18,17 @@ class RecordingModel final : public model::Model {
   const model::Config& config() const override { return config_; }
   const model::StateLayout& state_layout() const override { return layout_; }
   int64_t weight_bytes() const override { return 0; }
+  void reserve(int64_t) override {}
   void prefetch(const model::SequenceView&, std::span<const int32_t>) override {}
   experts::NgramCounters ngram_counters() const override { return {}; }
   bool has_draft_head() const override { return false; }
   int64_t draft_width() const override { return 0; }
   void draft(const model::SequenceView&, const DraftRequest&, DraftOutput&) override {}
 
-  void forward(const model::SequenceView& view, std::span<const int32_t> tokens, const model::ForwardRequest&,
+  device::Device& device() const override { return device::host(); }
+  void forward(std::span<const model::Part> parts, const model::ForwardRequest&,
                model::ForwardOutput& output) override {
+    const auto& [view, tokens] = parts[0];
     auto* sum = reinterpret_cast<int64_t*>(view.slot);
     int64_t position = view.length;
     for (const int32_t token : tokens) {
@@ -39,7 +42,7 @@ class RecordingModel final : public model::Model {
 
  private:
   int32_t* at(const model::SequenceView& view, int64_t position) const {
-    const int32_t page = view.block_table[static_cast<size_t>(position / model::kPageTokens)];
+    const int32_t page = view.block_table[position / model::kPageTokens];
     return reinterpret_cast<int32_t*>(view.pages + page * layout_.page_bytes) + position % model::kPageTokens;
   }
   model::Config config_;

@@ -32,7 +32,7 @@ const std::string kLayers = "model.language_model.layers.";
 std::vector<float> logits_of(const fs::path& path, const model::LoadOptions& options = {}) {
   const Artifact artifact = Artifact::open(path);
   base::WorkerPool pool(1);
-  const auto model = model::Model::load(artifact, pool, options);
+  const auto model = model::Model::load(artifact, device::host(), pool, options);
   context::SequencePool sequences(*model, 128, 1);
   auto sequence = sequences.create();
   const std::vector<int32_t> tokens = {3, 100, 14, 15, 92, 65, 35, 89, 79};

@@ -1,19 +1,27 @@
 #include "tests/golden/support.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <map>
 #include <unistd.h>
 
 #include "convert/convert.h"
+#include "tests/support/test_device.h"
 
 namespace tandem::golden {
 
 namespace {
 
+// Of `models` and `golden`: the build's, or where a machine without one has them (tools/device-check.sh).
+std::filesystem::path golden_folder() {
+  const char* data = std::getenv("TANDEM_TEST_DATA");
+  return data != nullptr ? std::filesystem::path(data) / "golden" : std::filesystem::path(TANDEM_GOLDEN_DIR);
+}
 std::filesystem::path source_folder(const std::string& name) {
-  const std::filesystem::path root = TANDEM_SOURCE_DIR;
-  return name.ends_with("-random") ? std::filesystem::path(TANDEM_GOLDEN_DIR) / name : root / "models" / name;
+  if (name.ends_with("-random")) return golden_folder() / name;
+  const char* data = std::getenv("TANDEM_TEST_DATA");
+  return std::filesystem::path(data != nullptr ? data : TANDEM_SOURCE_DIR) / "models" / name;
 }
 
 // Owns the temporary folder of converted models for the length of the process.
@@ -44,8 +52,7 @@ std::vector<T> values(const checkpoint::Checkpoint& file, const std::string& nam
 
 }  // namespace
 
-Reference::Reference(const std::string& file)
-    : file_(checkpoint::Checkpoint::open(std::filesystem::path(TANDEM_GOLDEN_DIR) / file)) {}
+Reference::Reference(const std::string& file) : file_(checkpoint::Checkpoint::open(golden_folder() / file)) {}
 std::vector<float> Reference::floats(const std::string& name) const {
   return values<float>(file_, name, checkpoint::Dtype::kF32);
 }
@@ -88,9 +95,9 @@ Reencoded reencoded_artifacts(reencode::MatrixForm form) {
   return {open(encoded), open(decoded)};
 }
 
-Loaded::Loaded(const artifact::Artifact& artifact, const model::LoadOptions& options, int64_t tokens)
-    : model_(model::Model::load(artifact, pool_, options)),
-      sequences_(std::make_unique<context::SequencePool>(*model_, 2 * tokens, 2)) {}
+Loaded::Loaded(const artifact::Artifact& artifact, const model::LoadOptions& options, int64_t tokens, int slots)
+    : model_(model::Model::load(artifact, testing_support::test_device(), pool_, options)),
+      sequences_(std::make_unique<context::SequencePool>(*model_, slots * tokens, slots)) {}
 
 double largest_difference(const std::vector<float>& got, const std::vector<float>& want) {
   EXPECT_EQ(got.size(), want.size());

@@ -45,12 +45,12 @@ struct Reencoded {
 };
 Reencoded reencoded_artifacts(reencode::MatrixForm form);
 
-// A loaded model with room for one or two sequences.
+// A model loaded to the device of the tests, with room for a few sequences of `tokens`.
 class Loaded {
  public:
-  Loaded(const std::string& name, const model::LoadOptions& options, int64_t tokens = 4096)
-      : Loaded(demo_artifact(name), options, tokens) {}
-  Loaded(const artifact::Artifact& artifact, const model::LoadOptions& options, int64_t tokens = 4096);
+  Loaded(const std::string& name, const model::LoadOptions& options, int64_t tokens = 4096, int slots = 2)
+      : Loaded(demo_artifact(name), options, tokens, slots) {}
+  Loaded(const artifact::Artifact& artifact, const model::LoadOptions& options, int64_t tokens = 4096, int slots = 2);
   model::Model& model() { return *model_; }
   context::Sequence sequence() { return sequences_->create(); }
 

@@ -16,7 +16,7 @@ namespace {
 
 std::vector<float> logits_of(const artifact::Artifact& artifact) {
   base::WorkerPool pool(1);
-  const auto model = model::Model::load(artifact, pool, {});
+  const auto model = model::Model::load(artifact, device::host(), pool, {});
   context::SequencePool sequences(*model, 128, 1);
   auto sequence = sequences.create();
   const std::vector<int32_t> tokens = {3, 1000, 14, 15, 92, 65, 35, 89, 79};

@@ -57,7 +57,7 @@ struct Answer {
 Answer answer(const fs::path& artifact_folder, std::span<const int32_t> tokens) {
   const auto artifact = artifact::Artifact::open(artifact_folder);
   base::WorkerPool pool(2);
-  const auto model = model::Model::load(artifact, pool, {});
+  const auto model = model::Model::load(artifact, device::host(), pool, {});
   context::SequencePool sequences(*model, 256, 1);
   auto sequence = sequences.create();
   model::ForwardRequest request;
@@ -176,7 +176,7 @@ TEST(Write, ThreeBitsTakeDraftHeadAndVisionFromTheOfficialModel) {
 std::vector<float> draft_logits(const fs::path& artifact_folder) {
   const auto artifact = artifact::Artifact::open(artifact_folder);
   base::WorkerPool pool(2);
-  const auto model = model::Model::load(artifact, pool, {});
+  const auto model = model::Model::load(artifact, device::host(), pool, {});
   context::SequencePool sequences(*model, 256, 1);
   auto sequence = sequences.create();
   const std::vector<int32_t> tokens = {1, 500, 77, 77, 1200, 3, 2000, 1999};

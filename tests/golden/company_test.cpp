@@ -1,0 +1,126 @@
+// A sequence's numbers do not depend on what is computed beside it: the bits of its logits are the same token by token
+// alone, in a batch with other sequences, and in windows of up to eight tokens.
+#include <functional>
+#include <gtest/gtest.h>
+#include <random>
+
+#include "base/hash.h"
+#include "tests/golden/support.h"
+#include "tests/support/test_device.h"
+
+namespace tandem::golden {
+namespace {
+
+struct CompanyCase {
+  std::string name, model;
+  model::Activations activations;
+  model::KvCache kv_cache;
+};
+
+// A hash of each step's logits.
+using Trace = std::vector<std::string>;
+
+class Company : public testing::TestWithParam<CompanyCase> {
+ protected:
+  void SetUp() override {
+    const CompanyCase& c = GetParam();
+    model::LoadOptions options;
+    options.activations = c.activations;
+    options.kv_cache = c.kv_cache;
+    options.indexer_budget = c.model == "demo-flash" ? 64 : 0;  // so that the sparse form is taken early
+    loaded_ = std::make_unique<Loaded>(c.model, options, 4096, 4);
+    vocab_ = loaded_->model().config().vocab;
+    std::mt19937 random(seed_);
+    // The processor computes fewer steps, for time; cards compute what matters.
+    const int64_t steps = testing_support::test_device().is_host() ? 40 : 512;
+    for (int64_t i = 0; i < kPrompt + steps; ++i) ids_.push_back(static_cast<int32_t>(random() % vocab_));
+  }
+
+  context::Sequence after_prompt(int64_t skipped = 0) {
+    context::Sequence sequence = loaded_->sequence();
+    model::ForwardOutput output;
+    sequence.forward(std::span(ids_).subspan(static_cast<size_t>(skipped), static_cast<size_t>(kPrompt - skipped)), {},
+                     output);
+    return sequence;
+  }
+  std::span<const int32_t> rest() const { return std::span(ids_).subspan(kPrompt); }
+  std::string hash(const float* logits) const {
+    return base::xxh3_128_hex(std::as_bytes(std::span(logits, static_cast<size_t>(vocab_))));
+  }
+
+  Trace in_windows(const std::function<int64_t()>& width) {
+    context::Sequence sequence = after_prompt();
+    Trace trace;
+    model::ForwardOutput output;
+    for (size_t at = 0; at < rest().size();) {
+      const auto count = std::min(static_cast<size_t>(width()), rest().size() - at);
+      model::ForwardRequest request;
+      request.logits = static_cast<int64_t>(count);
+      sequence.forward(rest().subspan(at, count), request, output);
+      for (size_t i = 0; i < count; ++i) trace.push_back(hash(output.logits.data() + static_cast<int64_t>(i) * vocab_));
+      at += count;
+    }
+    return trace;
+  }
+
+  static constexpr int64_t kPrompt = 301;
+  const unsigned seed_ = std::random_device{}();
+  std::unique_ptr<Loaded> loaded_;
+  int64_t vocab_ = 0;
+  std::vector<int32_t> ids_;
+};
+
+TEST_P(Company, WindowsGiveTheBitsOfSingleSteps) {
+  const Trace alone = in_windows([] { return 1; });
+  for (const int64_t width : {2, 3, 8}) EXPECT_EQ(in_windows([&] { return width; }), alone) << "seed " << seed_;
+  std::mt19937 random(seed_);
+  EXPECT_EQ(in_windows([&] { return 1 + static_cast<int64_t>(random() % 8); }), alone) << "seed " << seed_;
+}
+
+TEST_P(Company, BatchesGiveTheBitsOfTheSequenceAlone) {
+  const Trace alone = in_windows([] { return 1; });
+  context::Sequence sequence = after_prompt();
+  context::Sequence shorter = after_prompt(123);
+  context::Sequence longer = after_prompt(7);
+  Trace trace;
+  model::ForwardOutput output;
+  std::mt19937 random(seed_);
+  for (size_t at = 0; at < rest().size(); ++at) {
+    // At another place among the others each time.
+    std::vector<context::Sequence*> members = {&shorter, &longer};
+    const size_t place = random() % 3;
+    members.insert(members.begin() + static_cast<int64_t>(place), &sequence);
+    const std::vector<std::span<const int32_t>> tokens(3, rest().subspan(at, 1));
+    context::Sequence::forward(members, tokens, {}, output);
+    trace.push_back(hash(output.logits.data() + static_cast<int64_t>(place) * vocab_));
+  }
+  EXPECT_EQ(trace, alone) << "seed " << seed_;
+}
+
+// Verification reads the state and leaves it as it was.
+TEST_P(Company, StepsThatDoNotAdvanceChangeNothing) {
+  context::Sequence sequence = after_prompt();
+  context::Sequence twin = sequence.copy();
+  model::ForwardOutput output;
+  model::ForwardRequest request;
+  request.logits = 5;
+  request.advance = false;
+  sequence.forward(rest().first(5), request, output);
+  const auto tried = output.logits;
+  request.advance = true;
+  sequence.forward(rest().first(5), request, output);
+  EXPECT_EQ(output.logits, tried);
+  twin.forward(rest().first(5), request, output);
+  EXPECT_EQ(output.logits, tried);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, Company,
+    testing::Values(CompanyCase{"Dense", "demo-dense", model::Activations::kBF16, model::KvCache::kActivations},
+                    CompanyCase{"Flash", "demo-flash", model::Activations::kBF16, model::KvCache::kActivations},
+                    CompanyCase{"FlashF32", "demo-flash", model::Activations::kF32, model::KvCache::kActivations},
+                    CompanyCase{"Qsa", "qsa-random", model::Activations::kBF16, model::KvCache::kActivations}),
+    [](const auto& item) { return item.param.name; });
+
+}  // namespace
+}  // namespace tandem::golden
