@@ -18,7 +18,8 @@ ops base numeric device
 experts base numeric device ops artifact
 model base numeric device ops artifact experts
 context base numeric device ops artifact experts model
-engine base numeric device ops artifact experts model context text grammar
+selftest base numeric device ops artifact experts model context convert synth checkpoint
+engine base numeric device ops artifact experts model context selftest text grammar
 serve base text grammar engine
 '
 
