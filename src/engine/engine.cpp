@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "device/device.h"
 #include "engine/generation.h"
 #include "engine/limits.h"
 #include "engine/sampling_defaults.h"
@@ -33,10 +34,14 @@ uint64_t random_seed() {
   return uint64_t{device()} << 32 | device();
 }
 
-// A step's exception ends its own request and no other.
+// A step's exception ends its own request and no other, but for a device's failure, after which nothing can be
+// computed.
 void guarded(Generation& generation, const std::function<void()>& body) {
   try {
     body();
+  } catch (const device::Fault& fault) {
+    generation.end_with_error(fault.kind(), fault.what());
+    throw;
   } catch (const base::Error& error) {
     generation.end_with_error(error.kind(), error.what());
   } catch (const std::bad_alloc&) {
@@ -77,6 +82,7 @@ struct Engine::Impl {
   std::vector<int32_t> render(const Request& request) const;
 
   void loop();
+  void fail(const std::string& why);
   bool admit();  // false: the engine is being destroyed
   void step_all();
   void note_step(Generation& generation, int64_t read, int64_t drawn);
@@ -270,8 +276,33 @@ void Engine::Impl::note_step(Generation& generation, int64_t read, int64_t drawn
   totals.kv_reserved = reserved_tokens;
 }
 
+// Health is red from here on; then every request ends.
+void Engine::Impl::fail(const std::string& why) {
+  spdlog::critical("the engine ends: {}", why);
+  std::vector<GenerationPtr> all = std::move(running);
+  running.clear();
+  {
+    const std::lock_guard lock(mutex);
+    totals.failure = why;
+    totals.running = 0;
+    stopping = true;
+    for (GenerationPtr& generation : queue) all.push_back(std::move(generation));
+    queue.clear();
+    live.clear();
+    progress.clear();
+  }
+  for (const auto& generation : all) {
+    if (!generation->ended()) generation->end_with_error(base::ErrorKind::kInternal, why);
+  }
+  if (options.on_failure) options.on_failure();
+}
+
 void Engine::Impl::loop() {
-  while (admit()) step_all();
+  try {
+    while (admit()) step_all();
+  } catch (const device::Fault& fault) {
+    fail(fault.what());
+  }
   for (const auto& generation : running) generation->end_cancelled();
   running.clear();
   // Nothing can be queued any more: submit refuses once `stopping` is set.
@@ -288,6 +319,7 @@ Engine::RequestId Engine::submit(Request request, UpdateSink sink) {
       std::make_shared<Generation>(impl_->plan(std::move(request), std::move(sink)), impl_->parts.tokenizer);
   {
     const std::lock_guard lock(impl_->mutex);
+    if (!impl_->totals.failure.empty()) base::internal_error("", "the engine has ended: {}", impl_->totals.failure);
     if (impl_->stopping) base::unavailable("", "the engine is shutting down");
     if (impl_->queue.size() >= static_cast<size_t>(impl_->options.max_queue)) {
       throw base::Error(base::ErrorKind::kOverloaded, "",

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,12 +27,16 @@ struct EngineOptions {
   int ranks = 1;
   int threads = 0;  // 0: what the machine allows
   model::LoadOptions load;
+  uint64_t vram_limit = 0;      // bytes of a card that may be in use, by others too; 0: all that is free
   int64_t max_context = 0;      // tokens of prompt and answer of one request; 0: the config's, at most 32,768
   int64_t kv_capacity = 0;      // tokens that all running requests together may hold; 0: max_concurrency full contexts
   int64_t prefill_chunk = 512;  // tokens, a multiple of 64; chunks end at its multiples
   int max_concurrency = 2;      // requests that take turns
   int max_queue = 64;           // requests that may wait
   Guards guards;
+  // Called once, on the step thread, when the device has failed and the engine with it: all requests have ended and
+  // status() tells the failure. The process should end with exit code 3.
+  std::function<void()> on_failure;
 };
 
 // The parts of an engine, for tests and for models that do not come from an artifact.
@@ -68,6 +73,7 @@ struct EngineStatus {
   int64_t kv_reserved = 0;  // tokens that the running requests may come to hold
   // Since a step ended or work came to an idle engine; 0 where there is no work.
   double seconds_without_step = 0;
+  std::string failure{};  // of the device, which ended the engine; empty while it works
   std::vector<RunningRequest> requests{};
 };
 

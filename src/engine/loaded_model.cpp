@@ -4,8 +4,11 @@
 
 #include "base/log.h"
 #include "context/sequence.h"
+#include "device/cards.h"
 #include "engine/limits.h"
+#include "engine/memory_plan.h"
 #include "engine/placement.h"
+#include "selftest/first_start.h"
 
 namespace tandem::engine {
 namespace {
@@ -44,6 +47,16 @@ class ModelBehindSeam : public TextModel {
   context::SequencePool sequences_;
 };
 
+// Refuses what a card cannot hold before anything of it is loaded.
+void require_memory(const artifact::Artifact& artifact, const EngineOptions& options) {
+  const DeviceName name = parse_devices(options.device)[0];
+  if (name.kind != DeviceKind::kCuda) return;
+  const device::Card card = device::require_card(name.ordinal);
+  const int64_t usable = usable_memory(options, card, device::open_card(name.ordinal)->free_bytes());
+  const MemoryPlan plan = plan_memory(artifact, options, card, usable);
+  if (!plan.fits()) base::unavailable(card.name, "{}", plan.refusal());
+}
+
 }  // namespace
 
 LoadedModel load_model(const EngineOptions& options) {
@@ -56,8 +69,21 @@ LoadedModel load_model(const EngineOptions& options) {
   LoadedModel loaded;
   loaded.name = folder.stem().string();
   loaded.artifact = std::make_unique<artifact::Artifact>(artifact::Artifact::open(folder));
+  const EngineOptions limits =
+      resolve_limits(options, model::Config::from_json(loaded.artifact->config(), loaded.artifact->folder().string()));
+  require_memory(*loaded.artifact, limits);
   loaded.pool = std::make_unique<base::WorkerPool>(options.threads);
-  loaded.model = model::Model::load(*loaded.artifact, *loaded.pool, options.load);
+  loaded.device = open_device(options.device);
+  model::LoadOptions load = options.load;
+  load.chunk = limits.prefill_chunk;
+  if (const DeviceName name = parse_devices(options.device)[0]; name.kind == DeviceKind::kCuda) {
+    load.portable = selftest::portable_operations(*loaded.device, device::require_card(name.ordinal), *loaded.pool,
+                                                  selftest::results_folder());
+  } else if (const auto cards = device::cards(); !cards.empty()) {
+    spdlog::info("computing on the processor; {} could be used: --device cuda:0", cards[0].name);
+  }
+  loaded.model = model::Model::load(*loaded.artifact, *loaded.device, *loaded.pool, load);
+  loaded.model->reserve(limits.max_context);
   return loaded;
 }
 

@@ -18,6 +18,7 @@ struct LoadedModel {
   std::string name;                              // the artifact's folder without ".tandem"
   std::unique_ptr<artifact::Artifact> artifact;  // at one address: the model reads n-gram rows from it
   std::unique_ptr<base::WorkerPool> pool;
+  std::shared_ptr<device::Device> device;
   std::unique_ptr<model::Model> model;
 };
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "device/cards.h"
 
 namespace tandem::engine {
 namespace {
@@ -66,15 +67,21 @@ void require_placement(const std::string& device, int ranks) {
     base::bad_input(kSource, "'{}' names {} devices for {} rank{}", device, devices.size(), ranks,
                     ranks == 1 ? "" : "s");
   }
-  if (devices[0].kind == DeviceKind::kCuda) {
-    base::unavailable(kSource, "'{}': this version has no CUDA operations, it computes on the processor (--device cpu)",
+  if (devices[0].kind == DeviceKind::kSim) {
+    base::unavailable(kSource,
+                      "'{}': this version has no simulated device, it computes on the processor (--device cpu) or on a "
+                      "card (--device cuda:0)",
                       device);
   }
-  if (devices[0].kind == DeviceKind::kSim) {
-    base::unavailable(
-        kSource, "'{}': this version has no simulated device, it computes on the processor (--device cpu)", device);
-  }
   if (ranks > 1) base::unavailable("ranks", "this version computes on one rank, not on {}", ranks);
+  if (devices[0].kind == DeviceKind::kCuda) device::require_card(devices[0].ordinal);
+}
+
+std::shared_ptr<device::Device> open_device(const std::string& device) {
+  require_placement(device, 1);
+  const DeviceName name = parse_devices(device)[0];
+  if (name.kind == DeviceKind::kCuda) return device::open_card(name.ordinal);
+  return {std::shared_ptr<void>(), &device::host()};  // owned by nobody
 }
 
 }  // namespace tandem::engine

@@ -1,8 +1,11 @@
 // Where a model is to run: the words of --device and --ranks.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "device/device.h"
 
 namespace tandem::engine {
 
@@ -20,5 +23,8 @@ std::vector<DeviceName> parse_devices(const std::string& text);
 // Throws base::Error: kBadInput where the ranks do not fit the devices, kUnavailable where this version cannot compute
 // there, saying what is missing.
 void require_placement(const std::string& device, int ranks);
+
+// The device of a placement on one rank. Throws as require_placement.
+std::shared_ptr<device::Device> open_device(const std::string& device);
 
 }  // namespace tandem::engine

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "device/cards.h"
 
 namespace tandem::engine {
 namespace {
@@ -40,11 +41,29 @@ TEST(Placement, OtherWordsAreRefused) {
   EXPECT_EQ(refusal("sim,sim", 1, base::ErrorKind::kBadInput), "device: 'sim,sim' names 2 devices for 1 rank");
 }
 
-TEST(Placement, OnlyTheProcessorOnOneRankIsComputedOn) {
+TEST(Placement, OneRankIsComputedOn) {
   EXPECT_NO_THROW(require_placement("cpu", 1));
-  EXPECT_NE(refusal("cuda:0", 1, base::ErrorKind::kUnavailable).find("has no CUDA operations"), std::string::npos);
+  EXPECT_TRUE(open_device("cpu")->is_host());
   EXPECT_NE(refusal("sim", 1, base::ErrorKind::kUnavailable).find("has no simulated device"), std::string::npos);
   EXPECT_NE(refusal("cpu", 2, base::ErrorKind::kUnavailable).find("on one rank, not on 2"), std::string::npos);
+}
+
+// Without a card the line says what is missing; with one, what there is.
+TEST(Placement, CardsThatAreNotThereAreRefused) {
+  std::string why;
+  const auto cards = device::cards(&why);
+  if (cards.empty()) {
+    EXPECT_EQ(refusal("cuda:0", 1, base::ErrorKind::kUnavailable),
+              "cuda:0: " + why + "; --device cpu computes on the processor");
+    EXPECT_TRUE(why.find("R580 or newer") != std::string::npos || why.find("no card") != std::string::npos ||
+                why.find("no CUDA part") != std::string::npos)
+        << why;
+  } else {
+    EXPECT_NO_THROW(require_placement("cuda:0", 1));
+  }
+  if (cards.size() < 64) {
+    EXPECT_NE(refusal("cuda:63", 1, base::ErrorKind::kUnavailable), "accepted");
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "device/device.h"
 #include "engine/engine.h"
 #include "scripted_engine.h"
 #include "update_log.h"
@@ -314,6 +315,33 @@ TEST(Schedule, ManyClientsSubmitAndCancelAtOnce) {
   const EngineStatus status = engine->status();
   EXPECT_EQ(status.waiting, 0);
   EXPECT_GT(status.completion_tokens, 0);
+}
+
+TEST(Schedule, AFailedDeviceEndsEveryRequestAndTheEngine) {
+  Gate gate;
+  std::atomic<int> failures = 0;
+  auto options = endless();
+  options.hook = [&](const ScriptedForward& forward) {
+    gate.pass();
+    if (forward.begin > 0) throw device::Fault("cuda", "an illegal memory access was encountered");
+  };
+  auto limits = testing::scripted_limits();
+  limits.max_concurrency = 1;
+  limits.on_failure = [&] { ++failures; };
+  auto engine = scripted_engine(std::move(options), limits);
+  const auto running = start(*engine, prompt_of(3));
+  gate.wait_for_arrivals(1);
+  const auto waiting = start(*engine, prompt_of(2));
+  gate.open();
+  for (const auto& request : {running, waiting}) {
+    const Outcome outcome = request.log->wait();
+    EXPECT_EQ(outcome.reason, FinishReason::kError);
+    EXPECT_NE(outcome.error.find("illegal memory access"), std::string::npos) << outcome.error;
+  }
+  EXPECT_NE(engine->status().failure.find("illegal memory access"), std::string::npos);
+  EXPECT_THROW(start(*engine, prompt_of(1)), base::Error);
+  engine.reset();  // the step thread has ended
+  EXPECT_EQ(failures, 1);
 }
 
 }  // namespace

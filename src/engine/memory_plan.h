@@ -1,0 +1,36 @@
+// What a model takes of a card's memory, computed before anything is loaded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "artifact/artifact.h"
+#include "device/cards.h"
+#include "engine/engine.h"
+
+namespace tandem::engine {
+
+struct MemoryPlan {
+  struct Row {
+    std::string name;  // "weights", "keys and values", …
+    int64_t bytes = 0;
+    std::string note;  // what the bytes come from
+  };
+  std::vector<Row> rows;
+  int64_t limit = 0;  // bytes that may be taken
+  int64_t total() const;
+  bool fits() const { return total() <= limit; }
+  // One line with the figures, of a plan that does not fit.
+  std::string refusal() const;
+};
+
+// Runs the model's own code on a device that counts. `options` are resolved limits with an artifact's config; `limit`
+// is what may be taken of the card. Throws base::Error for an artifact that could not be loaded.
+MemoryPlan plan_memory(const artifact::Artifact& artifact, const EngineOptions& options, const device::Card& card,
+                       int64_t limit);
+
+// The memory of the card that may be used: what is free, bounded by --vram-limit less what is taken already.
+int64_t usable_memory(const EngineOptions& options, const device::Card& card, int64_t free_bytes);
+
+}  // namespace tandem::engine
