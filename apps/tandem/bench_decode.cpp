@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,12 +15,12 @@
 #include "ceilings.h"
 #include "commands.h"
 #include "context/sequence.h"
-#include "convert/generated.h"
 #include "engine/engine.h"
 #include "engine/placement.h"
 #include "model/model.h"
 #include "options.h"
 #include "synth/model.h"
+#include "synthetic_model.h"
 
 namespace tandem::app {
 namespace {
@@ -35,39 +34,6 @@ struct DecodeOptions {
   bool json = false;
 };
 
-// The published sizes with fewer layers, experts and ids, without vision and draft head, which a token does not read.
-synth::Settings sized(const DecodeOptions& options) {
-  synth::Settings settings = options.settings;
-  const synth::NamedForm& form = synth::form_named(settings.form);
-  base::Json config = synth::make_config(form, synth::Scale::kFull, settings.sizes, nullptr);
-  config.erase("vision_config");
-  config["language_model_only"] = true;
-  config["text_config"]["mtp_num_hidden_layers"] = 0;
-  settings.sizes = {};
-  settings.config = std::move(config);
-  return settings;
-}
-
-// What one decoded token reads of the weights.
-struct TokenBytes {
-  uint64_t dense = 0;
-  uint64_t experts = 0;  // of the chosen ones
-};
-TokenBytes bytes_of_token(const artifact::Artifact& artifact, const model::Config& config) {
-  TokenBytes bytes;
-  for (const artifact::Object& object : artifact.objects()) {
-    if (object.encoding == artifact::Encoding::kText || artifact::is_ngram(object.encoding)) continue;
-    if (artifact::is_experts(object.encoding) || object.name.ends_with(".experts.scalars")) {
-      bytes.experts += object.bytes / static_cast<uint64_t>(config.experts) * static_cast<uint64_t>(config.top_k);
-    } else if (object.name.ends_with("embed_tokens.weight") && !config.tie_word_embeddings) {
-      bytes.dense += object.bytes / static_cast<uint64_t>(config.vocab);
-    } else {
-      bytes.dense += object.bytes;
-    }
-  }
-  return bytes;
-}
-
 void require_memory(uint64_t bytes) {
   const uint64_t available = available_memory_bytes();
   const uint64_t wanted = bytes + bytes / 16 + (uint64_t{1} << 30);
@@ -75,13 +41,6 @@ void require_memory(uint64_t bytes) {
   base::unavailable("bench decode",
                     "a model of {} needs {} of memory, {} are available: give fewer --layers or --experts",
                     base::format_bytes(bytes), base::format_bytes(wanted), base::format_bytes(available));
-}
-
-std::vector<int32_t> random_tokens(int64_t count, int64_t vocab) {
-  std::mt19937 random(1);
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % static_cast<uint32_t>(vocab));
-  return tokens;
 }
 
 double decode_round(context::SequencePool& sequences, std::span<const int32_t> tokens, const DecodeOptions& options) {
@@ -139,15 +98,15 @@ void measure(BenchReport& report, model::Model& model, base::WorkerPool& pool, c
 
 void bench_decode(const DecodeOptions& options) {
   check(options);
-  const auto synthetic = std::make_shared<const synth::Model>(sized(options));
+  const auto synthetic = std::make_shared<const synth::Model>(without_extras(options.settings));
   require_memory(synthetic->bytes());
-  const auto artifact =
-      convert::generated_artifact(synth::checkpoint_of(synthetic), {{"config.json", synthetic->config().dump()}});
+  const artifact::Artifact artifact = synthetic_artifact(synthetic);
   base::WorkerPool pool(options.engine.threads);
+  const auto device = engine::open_device(options.engine.device);
   model::LoadOptions load = options.engine.load;
   load.quiet = options.json;
   const auto begin = std::chrono::steady_clock::now();
-  const auto model = model::Model::load(artifact, pool, load);
+  const auto model = model::Model::load(artifact, *device, pool, load);
   const TokenBytes token = bytes_of_token(artifact, model->config());
 
   BenchReport report;

@@ -160,22 +160,26 @@ double run_pass(ops::host::HostOps& host, const Records& records, int64_t column
   const int64_t hidden = records.table.hidden;
   std::vector<int32_t> ids(static_cast<size_t>(columns * kExpertsPerToken));
   const std::vector<float> weights(ids.size(), 0.1F);
+  std::vector<int32_t> faults(static_cast<size_t>(columns), -1);
   const int64_t calls = records.table.experts / kExpertsPerToken;
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t call = 0; call < calls; ++call) {
     for (size_t i = 0; i < ids.size(); ++i) {
       ids[i] = static_cast<int32_t>(call * kExpertsPerToken + static_cast<int64_t>(i) % kExpertsPerToken);
     }
-    const ops::Fault fault = host.experts({.x = x.data(),
-                                           .tokens = columns,
-                                           .top_k = kExpertsPerToken,
-                                           .ids = ids.data(),
-                                           .weights = weights.data(),
-                                           .table = records.table,
-                                           .quantise_activations = true,
-                                           .lower = out.data(),
-                                           .upper = out.data() + columns * hidden});
-    if (fault >= 0) base::internal_error("bench", "column {} is faulty", fault);
+    host.experts({.x = x.data(),
+                  .tokens = columns,
+                  .top_k = kExpertsPerToken,
+                  .ids = ids.data(),
+                  .weights = weights.data(),
+                  .table = records.table,
+                  .quantise_activations = true,
+                  .lower = out.data(),
+                  .upper = out.data() + columns * hidden,
+                  .faults = faults.data(),
+                  .fault = 0});
+    const auto fault = std::find(faults.begin(), faults.end(), 0);
+    if (fault != faults.end()) base::internal_error("bench", "column {} is faulty", fault - faults.begin());
   }
   const double seconds = seconds_since(begin);
   const float sum = out[0] + out[static_cast<size_t>(columns * hidden)];

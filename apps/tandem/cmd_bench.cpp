@@ -10,6 +10,7 @@
 #include "bench_decode.h"
 #include "bench_dense.h"
 #include "bench_experts.h"
+#include "bench_gpu.h"
 #include "bench_ngram.h"
 #include "bench_report.h"
 #include "ceilings.h"
@@ -144,6 +145,7 @@ void add_bench(CLI::App& app) {
   add_bench_dense(*command);
   add_bench_experts(*command);
   add_bench_ngram(*command);
+  add_bench_gpu(*command);
   add_bench_decode(*command);
 }
 

@@ -144,10 +144,13 @@ void serve_model(ServeOptions options) {
   serve::HttpServer server(options.server, router);
   print_address(server, options.json);
   options.engine.load.quiet = options.json;
+  options.engine.on_failure = [&server] { server.stop(); };
   Loader loader(options.engine, service, server);
   server.run();
   loader.finish();
+  const std::string failure = service.engine()->status().failure;
   service.drop_engine();
+  if (!failure.empty()) base::internal_error("engine", "{}", failure);
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ void define(CLI::App& app, std::string& log_level) {
   add_serve(app);
   add_bench(app);
   add_synth(app);
+  add_plan(app);
+  add_selftest(app);
   add_options(app);
   let_settings_stand_anywhere(app);
   add_config_file(app);

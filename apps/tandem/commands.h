@@ -20,6 +20,8 @@ void add_score(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_plan(CLI::App& app);
+void add_selftest(CLI::App& app);
 void add_options(CLI::App& app);  // prints the table of settings
 
 }  // namespace tandem::app

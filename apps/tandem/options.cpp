@@ -96,6 +96,13 @@ void add_machine_options(CLI::App& command, engine::EngineOptions& options) {
   setting(add_choice(command, "--activations", options.load.activations, "Inputs of matrix products",
                      {{"f32", model::Activations::kF32}, {"bf16", model::Activations::kBF16}}))
       ->group(kMachine);
+  setting(add_choice(command, "--kv-cache", options.load.kv_cache,
+                     "Cached keys and values: as the activations, or in 8 bits with a scale to 64 dimensions",
+                     {{"activations", model::KvCache::kActivations}, {"int8", model::KvCache::kInt8}}))
+      ->group(kMachine);
+  setting(add_size(command, "--vram-limit", options.vram_limit,
+                   "Memory of the card that may be in use, as 16GiB; 0 takes all that is free"))
+      ->group(kMachine);
   setting(add_size(command, "--ngram-cache", options.load.ngram.cache_bytes,
                    "Memory for rows of the n-gram table, which is read from disk, as 256MiB"))
       ->group(kMachine);
