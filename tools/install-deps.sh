@@ -2,8 +2,9 @@
 # Installs the distribution's packages that Tandem needs; only those that are missing, nothing from elsewhere.
 #
 #   tools/install-deps.sh           what ./demo needs: compiler, build tools, libraries, curl and jq
-#   tools/install-deps.sh --check   and what ./check needs: the formatter, Python, ccache; Chromium, Node.js, npm
-#                                   and ip, where the distribution has them
+#   tools/install-deps.sh --check   and what ./check needs: the formatter, Python, ccache
+#   tools/install-deps.sh --clients and what ./check e2e needs: Chromium, Node.js, npm and ip, where the distribution
+#                                   has them
 #   tools/install-deps.sh --all     and what ./check all needs: clang with clang-tidy and its runtimes, ShellCheck
 #   --list                          print the missing packages and install nothing (exit code 1 if there are any)
 #
@@ -87,7 +88,8 @@ main() {
   local argument
   for argument in "$@"; do
     case $argument in
-      --check) wanted+=("${check_packages[@]}" "${optional_packages[@]}") ;;
+      --check) wanted+=("${check_packages[@]}") ;;
+      --clients) wanted+=("${check_packages[@]}" "${optional_packages[@]}") ;;
       --all) wanted+=("${check_packages[@]}" "${optional_packages[@]}" "${all_packages[@]}") ;;
       --list) list_only=1 ;;
       -h | --help) usage && return ;;

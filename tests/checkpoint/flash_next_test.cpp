@@ -8,12 +8,15 @@
 
 #include "checkpoint/recognise.h"
 #include "files.h"
-#include "tests/support/slack.h"
 
 namespace tandem::checkpoint {
 namespace {
 
-using testing_support::kSlack;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kSlack = 15;
+#else
+constexpr double kSlack = 1;
+#endif
 
 class FlashNextHeaders : public TemporaryFolder {
  protected:
