@@ -20,7 +20,7 @@ fail() {
 pack() {
   local folder=$1 build=${2:-build/release} program library
   mkdir -p "$folder/lib"
-  for program in "$build"/apps/tandem/tandem "$build"/tests/golden/golden_test "$build"/tests/ops/cuda/cuda_*_test; do
+  for program in "$build"/apps/tandem/tandem "$build"/tests/golden/golden_test "$build"/tests/ops/cuda/cuda_ops_test; do
     [[ -x $program ]] || fail "$program is missing: build it first"
     strip -o "$folder/$(basename "$program")" "$program"
     while read -r library; do
