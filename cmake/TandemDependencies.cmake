@@ -35,7 +35,16 @@ if(NOT TANDEM_CUDA STREQUAL "OFF")
     endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-    find_package(CUDAToolkit REQUIRED)
+    # Not FindCUDAToolkit: CMake 3.25's asks for libraries that toolkit 13 does not have any more.
+    get_filename_component(cuda_root ${TANDEM_NVCC} REALPATH)
+    get_filename_component(cuda_root ${cuda_root}/../.. ABSOLUTE)
+    find_path(TANDEM_CUDA_INCLUDE cuda_runtime_api.h REQUIRED
+      HINTS ${cuda_root}/include ${cuda_root}/targets/x86_64-linux/include)
+    find_library(TANDEM_CUDART cudart_static REQUIRED
+      HINTS ${cuda_root}/lib64 ${cuda_root}/targets/x86_64-linux/lib)
+    add_library(tandem_cudart INTERFACE)
+    target_include_directories(tandem_cudart SYSTEM INTERFACE ${TANDEM_CUDA_INCLUDE})
+    target_link_libraries(tandem_cudart INTERFACE ${TANDEM_CUDART} Threads::Threads dl rt)
   elseif(TANDEM_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TANDEM_CUDA=ON, but nvcc was not found")
   endif()
