@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/cuda/experts_parts.cuh"
-#include "ops/cuda/follow.cuh"
 
 namespace tandem::ops::cuda::expert {
 
@@ -11,7 +10,6 @@ namespace {
 
 // The experts that have columns, ascending; one block.
 __global__ void __launch_bounds__(kMostFewPairs) group_few(const int32_t* ids, int pairs, int experts, Grouping to) {
-  follow();
   let_next_kernel_start();
   __shared__ int32_t id[kMostFewPairs];
   __shared__ int32_t is_first[kMostFewPairs];
@@ -47,7 +45,6 @@ __global__ void __launch_bounds__(kMostFewPairs) group_few(const int32_t* ids, i
 // All experts, one a warp; behind them the pairs of no expert. firsts[e] is the first slot of expert e.
 __global__ void __launch_bounds__(256)
     sort_many(const int32_t* ids, int pairs, int experts, Grouping to, int32_t* firsts) {
-  follow();
   let_next_kernel_start();
   const int expert = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -94,7 +91,6 @@ __global__ void __launch_bounds__(256)
 
 // Groups of up to kMostColumnsOfGroup slots of one expert; one block.
 __global__ void __launch_bounds__(1024) list_groups(const int32_t* firsts, int experts, Grouping to) {
-  follow();
   start_after_earlier_kernels();
   __shared__ int32_t sums[32];
   __shared__ int32_t all;
@@ -135,14 +131,13 @@ int64_t most_groups(int64_t pairs, int64_t experts) {
 
 void group_pairs(const Context& context, const int32_t* ids, int64_t pairs, int64_t experts, const Grouping& to) {
   if (pairs <= kMostFewPairs) {
-    launch_following(context, group_few, 1, kMostFewPairs, 0, ids, static_cast<int>(pairs), static_cast<int>(experts),
-                     to);
+    group_few<<<1, kMostFewPairs, 0, context.stream>>>(ids, static_cast<int>(pairs), static_cast<int>(experts), to);
     TANDEM_CUDA_LAUNCHED("group_few");
     return;
   }
   const auto count = static_cast<int>(experts);
-  launch_following(context, sort_many, dim3(static_cast<unsigned>(count / 8 + 1)), dim3(256), 0, ids,
-                   static_cast<int>(pairs), count, to, to.firsts);
+  sort_many<<<static_cast<unsigned>(count / 8 + 1), 256, 0, context.stream>>>(ids, static_cast<int>(pairs), count, to,
+                                                                              to.firsts);
   TANDEM_CUDA_LAUNCHED("sort_many");
   launch_early(context, "list_groups", list_groups, dim3(1), 1024, 0, to.firsts, count, to);
 }
