@@ -48,11 +48,9 @@ class ModelBehindSeam : public TextModel {
 };
 
 // Refuses what a card cannot hold before anything of it is loaded.
-void require_memory(const artifact::Artifact& artifact, const EngineOptions& options) {
-  const DeviceName name = parse_devices(options.device)[0];
-  if (name.kind != DeviceKind::kCuda) return;
-  const device::Card card = device::require_card(name.ordinal);
-  const int64_t usable = usable_memory(options, card, device::open_card(name.ordinal)->free_bytes());
+void require_memory(const artifact::Artifact& artifact, const EngineOptions& options, const device::Device& device,
+                    const device::Card& card) {
+  const int64_t usable = usable_memory(options, card, device.free_bytes());
   const MemoryPlan plan = plan_memory(artifact, options, card, usable);
   if (!plan.fits()) base::unavailable(card.name, "{}", plan.refusal());
 }
@@ -71,14 +69,14 @@ LoadedModel load_model(const EngineOptions& options) {
   loaded.artifact = std::make_unique<artifact::Artifact>(artifact::Artifact::open(folder));
   const EngineOptions limits =
       resolve_limits(options, model::Config::from_json(loaded.artifact->config(), loaded.artifact->folder().string()));
-  require_memory(*loaded.artifact, limits);
   loaded.pool = std::make_unique<base::WorkerPool>(options.threads);
   loaded.device = open_device(options.device);
   model::LoadOptions load = options.load;
   load.chunk = limits.prefill_chunk;
   if (const DeviceName name = parse_devices(options.device)[0]; name.kind == DeviceKind::kCuda) {
-    load.portable = selftest::portable_operations(*loaded.device, device::require_card(name.ordinal), *loaded.pool,
-                                                  selftest::results_folder());
+    const device::Card card = device::require_card(name.ordinal);
+    require_memory(*loaded.artifact, limits, *loaded.device, card);
+    load.portable = selftest::portable_operations(*loaded.device, card, *loaded.pool, selftest::results_folder());
   } else if (const auto cards = device::cards(); !cards.empty()) {
     spdlog::info("computing on the processor; {} could be used: --device cuda:0", cards[0].name);
   }

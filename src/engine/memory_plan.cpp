@@ -11,7 +11,7 @@ namespace tandem::engine {
 
 namespace {
 
-// Of recorded steps: some thousand nodes each, by measurement about 25 KB a node chain of a layer.
+// Of recorded steps, some thousand nodes each: a guess, not measured.
 constexpr int64_t kRecordingBytes = int64_t{96} << 20;
 
 }  // namespace
