@@ -37,6 +37,8 @@ ContentPart read_input_part(const Json& part, const std::string& path) {
     if (type == known) return text_part(required_text(part, "text", path));
   }
   if (type == "refusal") return text_part(required_text(part, "refusal", path));
+  // Codex marks so what the model itself wrote, in the clear, to another agent.
+  if (type == "encrypted_content") return text_part(required_text(part, "encrypted_content", path));
   if (type == "input_image" || type == "computer_screenshot") return {.kind = ContentPart::Kind::kImage, .text = {}};
   if (type == "input_video") return {.kind = ContentPart::Kind::kVideo, .text = {}};
   if (type == "input_file") {
@@ -93,6 +95,9 @@ class Conversation {
     const auto type = string_field(item, "type", path + ".");
     if (!type || *type == "message") return add_message(item, path);
     if (*type == "reasoning") return add_reasoning(item, path);
+    if (*type == "agent_message") {
+      return add({.role = Role::kUser, .content = read_parts(base::json_member(item, "content"), path + ".content")});
+    }
     if (*type == "item_reference") {
       base::bad_input(path, "refers to a stored item, but nothing is stored here: send the item itself (store: false)");
     }
