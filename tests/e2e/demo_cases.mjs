@@ -5,7 +5,6 @@ import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 
 const mostTokens = 40;
-const seconds = 240;
 
 async function ends(bench, path, ask) {
   bench.write("notes.txt", "hello\n");
@@ -19,13 +18,13 @@ async function ends(bench, path, ask) {
 export const demoCases = {
   DemoModelAnswersClaudeCode: (bench) => ends(bench, "/v1/messages", () =>
     bench.run("claude", ["--print", "Hello! Who are you?", "--max-turns", "2", "--tools", "Bash,Read,Edit"],
-      { seconds, environment: { CLAUDE_CODE_MAX_OUTPUT_TOKENS: `${mostTokens}` } })),
+      { environment: { CLAUDE_CODE_MAX_OUTPUT_TOKENS: `${mostTokens}` } })),
 
   DemoModelAnswersCodex: (bench) => ends(bench, "/v1/responses", () =>
-    bench.run("codex", ["--skip-git-repo-check", "--sandbox", "read-only", "Hello! Who are you?"], { seconds })),
+    bench.run("codex", ["--skip-git-repo-check", "--sandbox", "read-only", "Hello! Who are you?"])),
 
   DemoModelAnswersOpenCode: (bench) => ends(bench, "/v1/chat/completions", () =>
-    bench.run("opencode", ["Hello! Who are you?"], { seconds, limit: { output: mostTokens } })),
+    bench.run("opencode", ["Hello! Who are you?"], { limit: { output: mostTokens } })),
 
   DemoModelAnswersTheOpenAiSdk: (bench) => ends(bench, "/v1/chat/completions", async (server) => {
     const client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: "none" });

@@ -7,7 +7,9 @@ import { claudeCases } from "./claude_cases.mjs";
 import * as clients from "./clients.mjs";
 import { codexCases } from "./codex_cases.mjs";
 import { demoCases } from "./demo_cases.mjs";
+import { JsonRpc } from "./json_rpc.mjs";
 import { opencodeCases } from "./opencode_cases.mjs";
+import { killAll, run } from "./processes.mjs";
 import { sdkCases } from "./sdk_cases.mjs";
 import { Server } from "./servers.mjs";
 
@@ -15,8 +17,8 @@ const [work, packages, scriptedServer, tandem, artifact] = process.argv.slice(2)
 const filter = process.env.TANDEM_E2E_FILTER ?? "";
 const workers = 3;
 // Far more than any takes, unless the machine is busy.
-const clientSeconds = 120;
-const caseMilliseconds = 300_000;
+const clientSeconds = 240;
+const caseMilliseconds = 500_000;
 
 const programs = clients.programs(join(packages, "node_modules"));
 
@@ -60,13 +62,32 @@ class Bench {
     return result;
   }
 
-  async #run(client, args, options) {
-    const result = await clients[client]({
-      program: programs[client], server: this.server, places: this.places, args, seconds: clientSeconds, ...options,
-    });
-    writeFileSync(join(this.folder, `run-${++this.#runs}.json`), JSON.stringify({ client, args, ...result }, null, 1));
+  async #run(client, args, { seconds = clientSeconds, interrupt, ...options }) {
+    const { words, ...how } = this.#command(client, args, options);
+    const result = await run(words, { ...how, seconds, interrupt });
+    this.#keep({ client, args, ...result });
     if (result.late) throw new Error(`${client} did not end:\n${result.out}\n${result.err}`);
     return result;
+  }
+
+  // The result of `talk` with a client whose `command` speaks JSON-RPC.
+  async talk(client, command, talk, options = {}) {
+    const { words, ...how } = this.#command(client, [], { command, ...options });
+    const program = new JsonRpc(words, how);
+    try {
+      return await talk(program);
+    } finally {
+      program.end();
+      this.#keep({ client, command, lines: program.lines, err: program.err });
+    }
+  }
+
+  #command(client, args, options) {
+    return clients[client]({ program: programs[client], server: this.server, places: this.places, args, ...options });
+  }
+
+  #keep(run) {
+    writeFileSync(join(this.folder, `run-${++this.#runs}.json`), JSON.stringify(run, null, 1));
   }
 
   async end() {
@@ -106,5 +127,5 @@ async function worker() {
 }
 
 await Promise.all(Array.from({ length: workers }, worker));
-clients.killAll();
+killAll();
 process.exit(failed > 0 ? 1 : 0);

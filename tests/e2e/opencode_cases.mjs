@@ -3,9 +3,10 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { abandoned, answering, occupied } from "./busy.mjs";
 import { call, calls, endless, lastOfEndless } from "./calls.mjs";
+import { afterCompaction, compactionRules, wasCompacted } from "./compaction.mjs";
 import { picture } from "./picture.mjs";
 
-const titleRule = { when: ["You are a title generator"], say: "A title" };
+const titleRule = { name: "title", when: ["You are a title generator"], say: "A title" };
 const chat = "/v1/chat/completions";
 
 function succeeded({ code, out, err }, expected) {
@@ -22,6 +23,15 @@ const editRules = (bench) => [
   { last: ["notes.txt\n"], say: call("read", { filePath: bench.path("notes.txt") }) },
   { last: ["make it French"], think: "I look at the folder first.",
     say: call("bash", { command: "ls", description: "List the files" }) },
+];
+
+// Its own instructions and tools are about 11,000 tokens of the scripted model, the first step's output 10,000.
+const compactionScript = [
+  titleRule,
+  ...compactionRules("Create a new anchored summary"),
+  { name: "second", last: ["first-step"], say: "Hello Nora." },
+  { name: "first", last: ["My name is Nora"], say: call("bash",
+    { command: "seq 9000; echo first-step", description: "Say it" }) },
 ];
 
 async function editsAFile(bench, path, provider) {
@@ -79,6 +89,40 @@ export const opencodeCases = {
         { description: "Count planets", prompt: "Count the planets", subagent_type: "general" }) },
     ] });
     succeeded(await bench.run("opencode", ["Ask a helper"]), /The helper says eight/);
+  },
+
+  // It compacts where no answer of the length that it is told of has room in the context that it is told of.
+  async OpenCodeCompactsByItsLimit(bench) {
+    const server = await bench.serve({ rules: compactionScript });
+    succeeded(await bench.run("opencode", ["My name is Nora"], { limit: { context: 25_000 } }),
+      new RegExp(afterCompaction));
+    wasCompacted(server, ["first", "second", "summary", "after"], "first-step");
+  },
+
+  async OpenCodeCompactsWhereAsked(bench) {
+    const server = await bench.serve({ rules: compactionScript });
+    await bench.talk("opencode", "acp", async (program) => {
+      await program.request("initialize", { protocolVersion: 1, clientCapabilities: {} });
+      const { sessionId } = await program.request("session/new", { cwd: bench.places.project, mcpServers: [] });
+      for (const text of ["My name is Nora", "/compact", "Go on"]) {
+        await program.request("session/prompt", { sessionId, prompt: [{ type: "text", text }] });
+      }
+      const said = program.notifications("session/update").map(({ update }) => update)
+        .filter(({ sessionUpdate }) => sessionUpdate === "agent_message_chunk").map(({ content }) => content.text);
+      assert.ok(said.join("").endsWith(afterCompaction), said.join(""));
+    });
+    wasCompacted(server, ["first", "second", "summary", "after"], "first-step");
+  },
+
+  // The long text is 8,000 tokens of the scripted model, for which there is room beside the summary. `run` ends as failed
+  // because of the refusal that it saw, but not before the answer.
+  async OpenCodeCompactsAfterAPromptThatIsTooLong(bench) {
+    const server = await bench.serve({ context: 25_500, rules: compactionScript });
+    succeeded(await bench.run("opencode", ["My name is Nora"]), /Hello Nora/);
+    const { out } = await bench.run("opencode", ["--continue", `Read this. ${"A long text. ".repeat(2000)}`]);
+    assert.match(out, new RegExp(afterCompaction));
+    wasCompacted(server, ["first", "second", "summary", "after"], "first-step");
+    assert.ok((await server.statuses(chat)).includes(400), "nothing was too long");
   },
 
   async OpenCodeIsInterrupted(bench) {

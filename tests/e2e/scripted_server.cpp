@@ -1,23 +1,27 @@
 // The server as `tandem serve` puts it together, over a model that plays a script:
 //
-//   scripted_server SCRIPT.json REQUEST_LOG
+//   scripted_server SCRIPT.json REQUEST_LOG PROMPTS
 //
 // The script is {"rules": [...], "fallback": TEXT, "key", "context", "concurrency", "queue"}; all but `rules` may be
 // left out. The first rule that fits a prompt answers it:
 //
+//   name           what the rule is called in PROMPTS
 //   when, unless   strings that the prompt as rendered must hold, and must not hold
 //   last           strings that must stand behind the model's last answer
 //   times          how often the rule may answer; absent: always
 //   think, say     reasoning and answer as the model writes them, tool calls as <tool_call> blocks
+//   copied         [before, after]: {copied} in `say` is what stands between these in the prompt, at their last place
 //   token_ms       milliseconds that each token takes
 //   fail_after     the step after so many tokens fails
 //
+// Each prompt that is answered becomes a line {"rule", "prompt"} of PROMPTS: the rule's name, the prompt as rendered.
 // Prints "listening on http://127.0.0.1:PORT"; ends on SIGTERM.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fmt/format.h>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,7 +48,8 @@ constexpr uint64_t kMostScriptBytes = 16 << 20;
 constexpr const char* kNoRule = "No rule of the script fits this prompt.";
 
 struct Rule {
-  std::vector<std::string> when{}, unless{}, last{};
+  std::string name{};
+  std::vector<std::string> when{}, unless{}, last{}, copied{};
   int64_t times = -1;  // below zero: always
   std::string think{}, say{};
   std::chrono::milliseconds token_time{0};
@@ -53,7 +58,7 @@ struct Rule {
 
 struct Play {
   std::vector<Rule> rules;
-  std::string fallback, key;
+  std::string fallback, key, prompts;
   engine::EngineOptions limits;
 };
 
@@ -70,10 +75,13 @@ void check_members(const base::Json& object, const std::vector<std::string>& kno
 }
 
 Rule read_rule(const base::Json& json, const std::string& source) {
-  check_members(json, {"when", "unless", "last", "times", "think", "say", "token_ms", "fail_after"}, source);
-  return {.when = strings(json, "when"),
+  check_members(json, {"name", "when", "unless", "last", "copied", "times", "think", "say", "token_ms", "fail_after"},
+                source);
+  return {.name = base::json_string(json, "name", "", source),
+          .when = strings(json, "when"),
           .unless = strings(json, "unless"),
           .last = strings(json, "last"),
+          .copied = strings(json, "copied"),
           .times = base::json_int(json, "times", -1, source),
           .think = base::json_string(json, "think", "", source),
           .say = base::json_string(json, "say", "", source),
@@ -108,13 +116,21 @@ bool holds_any(const std::string& text, const std::vector<std::string>& parts) {
 // Chooses the rules and times the steps. The step thread alone uses it.
 class Player {
  public:
-  explicit Player(Play play) : rules_(std::move(play.rules)), fallback_{.say = std::move(play.fallback)} {}
+  explicit Player(Play play)
+      : rules_(std::move(play.rules)),
+        fallback_{.name = "fallback", .say = std::move(play.fallback)},
+        prompts_(play.prompts) {
+    if (!prompts_) base::bad_input(play.prompts, "cannot be written");
+  }
 
   std::string answer(const std::string& prompt) {
     Rule& rule = choose(prompt);
     if (rule.times > 0) --rule.times;
     chosen_ = &rule;
-    return prompt.ends_with("<think>\n") ? rule.think + "\n</think>\n\n" + rule.say : rule.say;
+    // Flushed: it can be read before the answer has begun.
+    prompts_ << base::Json{{"rule", rule.name}, {"prompt", prompt}}.dump() << std::endl;
+    const std::string say = with_copy(rule, prompt);
+    return prompt.ends_with("<think>\n") ? rule.think + "\n</think>\n\n" + say : say;
   }
 
   void end_of_forward(const engine::ScriptedForward& forward) {
@@ -143,6 +159,17 @@ class Player {
     return begin == prompt.npos ? "" : prompt.substr(begin);
   }
 
+  static std::string with_copy(const Rule& rule, const std::string& prompt) {
+    constexpr std::string_view kMark = "{copied}";
+    if (rule.copied.empty()) return rule.say;
+    size_t begin = prompt.rfind(rule.copied.at(0));
+    if (begin == prompt.npos) return rule.say;
+    begin += rule.copied[0].size();
+    const std::string copy = prompt.substr(begin, prompt.find(rule.copied.at(1), begin) - begin);
+    std::string say = rule.say;
+    return say.replace(say.find(kMark), kMark.size(), copy);
+  }
+
   Rule& choose(const std::string& prompt) {
     const std::string last = news(prompt);
     for (Rule& rule : rules_) {
@@ -154,6 +181,7 @@ class Player {
 
   std::vector<Rule> rules_;
   Rule fallback_;
+  std::ofstream prompts_;
   Rule* chosen_ = nullptr;
   std::map<int, Turn> turns_;
 };
@@ -170,8 +198,9 @@ std::shared_ptr<engine::Engine> play_engine(Play play) {
   return std::make_shared<engine::Engine>(std::move(parts), limits);
 }
 
-void serve_play(const std::string& script, const std::string& request_log) {
+void serve_play(const std::string& script, const std::string& request_log, const std::string& prompts) {
   Play play = read_play(script);
+  play.prompts = prompts;
   serve::ApiKeys keys;
   if (!play.key.empty()) keys.add(play.key, script);
   serve::Service service({.model_id = "scripted"});
@@ -196,12 +225,12 @@ void serve_play(const std::string& script, const std::string& request_log) {
 
 int main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::warn);
-  if (argc != 3) {
-    fmt::print(stderr, "usage: scripted_server SCRIPT.json REQUEST_LOG\n");
+  if (argc != 4) {
+    fmt::print(stderr, "usage: scripted_server SCRIPT.json REQUEST_LOG PROMPTS\n");
     return 2;
   }
   try {
-    tandem::serve_play(argv[1], argv[2]);
+    tandem::serve_play(argv[1], argv[2], argv[3]);
   } catch (const std::exception& error) {
     fmt::print(stderr, "scripted_server: {}\n", error.what());
     return 1;

@@ -6,11 +6,17 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const startMilliseconds = 60_000;
 
+// The objects of a file of JSON lines, which may not be there yet.
+function lines(file) {
+  if (!existsSync(file)) return [];
+  return readFileSync(file, "utf8").split("\n").filter((line) => line !== "").map((line) => JSON.parse(line));
+}
+
 export class Server {
   // `words` is the command, whose output tells the address; `log` the file of its request log.
-  static async start(words, log) {
+  static async start(words, log, prompts = null) {
     const child = spawn(words[0], words.slice(1), { stdio: ["ignore", "pipe", "pipe"], env: { PATH: process.env.PATH } });
-    const server = new Server(child, log);
+    const server = new Server(child, log, prompts);
     const until = Date.now() + startMilliseconds;
     while (!(await server.#ready())) {
       if (child.exitCode !== null) throw new Error(`the server ended with ${child.exitCode}: ${server.output}`);
@@ -25,7 +31,8 @@ export class Server {
     const file = join(folder, "script.json");
     writeFileSync(file, JSON.stringify(script, null, 1));
     const log = join(folder, "requests.jsonl");
-    return Server.start([program, file, log], log);
+    const prompts = join(folder, "prompts.jsonl");
+    return Server.start([program, file, log, prompts], log, prompts);
   }
 
   static demo(program, artifact, folder, ...more) {
@@ -38,10 +45,12 @@ export class Server {
   url = null;
   #child;
   #log;
+  #prompts;
 
-  constructor(child, log) {
+  constructor(child, log, prompts) {
     this.#child = child;
     this.#log = log;
+    this.#prompts = prompts;
     child.on("error", (error) => { this.output += `${error}`; });
     const read = (data) => {
       this.output += data;
@@ -59,9 +68,7 @@ export class Server {
   // answer is written after its last byte, and before the server's one thread answers anything later: hence the question.
   async requests() {
     await this.load().catch(() => {});  // a server that has ended has written its lines
-    if (!existsSync(this.#log)) return [];
-    return readFileSync(this.#log, "utf8").split("\n").filter((line) => line !== "").map((line) => JSON.parse(line))
-      .filter(({ path }) => path !== "/health" && path !== "/slots");
+    return lines(this.#log).filter(({ path }) => path !== "/health" && path !== "/slots");
   }
 
   // "POST /v1/messages 200" of each request.
@@ -76,6 +83,11 @@ export class Server {
   // {running, waiting}: requests that the engine holds.
   async load() {
     return (await fetch(`${this.url}/health`)).json();
+  }
+
+  // What a scripted model was asked so far, in order: {rule, prompt}, as scripted_server.cpp describes.
+  prompts() {
+    return lines(this.#prompts);
   }
 
   // Waits until the engine holds so many requests; false where that takes longer.
