@@ -8,15 +8,12 @@
 
 #include "checkpoint/recognise.h"
 #include "files.h"
+#include "tests/support/slack.h"
 
 namespace tandem::checkpoint {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kSlack = 15;
-#else
-constexpr double kSlack = 1;
-#endif
+using testing_support::kSlack;
 
 class FlashNextHeaders : public TemporaryFolder {
  protected:

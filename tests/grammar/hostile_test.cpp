@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "tests/grammar/support.h"
+#include "tests/support/slack.h"
 
 namespace tandem::grammar {
 namespace {
@@ -35,7 +36,7 @@ std::string outcome(Compile&& compile) {
       ASSERT_TRUE(matcher.accept(allowed[random() % allowed.size()]));
     }
   });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << result;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10) * testing_support::kSlack) << result;
   EXPECT_EQ(result.find('\n'), std::string::npos) << result;
   EXPECT_LT(result.size(), 1000u) << result;
   return result;

@@ -4,6 +4,7 @@
 
 #include "chat_server.h"
 #include "process_usage.h"
+#include "tests/support/slack.h"
 
 namespace tandem::serve {
 namespace {
@@ -64,7 +65,7 @@ TEST(Load, ASlowReaderIsCutOffAndOthersAreServed) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, 2s);
   }
   EXPECT_TRUE(server.engine_is_free_within(15s)) << "the slow reader's requests do not run for ever";
-  EXPECT_TRUE(slow.closed_within(240s)) << "it would stay open had it been served";
+  EXPECT_TRUE(slow.closed_within(20s * testing_support::kSlack)) << "it would stay open had it been served";
   EXPECT_EQ(fetch(server.port(), get("/health")).status, 200);
 }
 
