@@ -65,6 +65,9 @@ class CudaOps final : public Ops {
   void linear_group(const float* x, int64_t tokens, std::span<const Product> products, bool exact_inputs) override {
     cuda::linear_group(of("linear_group"), x, tokens, products, exact_inputs);
   }
+  void swiglu(const float* x, int64_t tokens, const Weight& gate, const Weight& up, float* y, float* other) override {
+    if (!cuda::swiglu(of("swiglu"), x, tokens, gate, up, y)) Ops::swiglu(x, tokens, gate, up, y, other);
+  }
   void linear_sum(const float* x, int64_t tokens, const Weight& w, float* y, float* upper) override {
     if (!cuda::linear_sum(of("linear_sum"), x, tokens, w, y)) Ops::linear_sum(x, tokens, w, y, upper);
   }

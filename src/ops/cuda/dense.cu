@@ -57,4 +57,17 @@ bool linear_sum(const Context& context, const float* x, int64_t tokens, const We
   return true;
 }
 
+bool swiglu(const Context& context, const float* x, int64_t tokens, const Weight& gate, const Weight& up, float* y) {
+  dense::Product product{.x = x, .tokens = tokens, .w = gate, .round = context.round_inputs, .y = y};
+  dense::Product other = product;
+  other.w = up;
+  if (!takes_few(context, product) || !takes_few(context, other)) return false;
+  const dense::Product both[] = {product, other};
+  if (gate.rows != up.rows || !dense::few_columns_share(both)) return false;
+  product.paired = true;
+  product.up = up;
+  dense::few_columns_linear(context, {&product, 1});
+  return true;
+}
+
 }  // namespace tandem::ops::cuda

@@ -34,7 +34,9 @@ void linear_group(const Context& context, const float* x, int64_t tokens, std::s
                   bool exact_inputs);
 // y = the sum of both halves below, where one launch can do it; else false, and nothing was done.
 bool linear_sum(const Context& context, const float* x, int64_t tokens, const Weight& w, float* y);
-// The same over each half of the inputs.
+// y = silu(x gate^T) * (x up^T), where one launch can do it; else false, and nothing was done.
+bool swiglu(const Context& context, const float* x, int64_t tokens, const Weight& gate, const Weight& up, float* y);
+// The product over each half of the inputs.
 void linear_halves(const Context& context, const float* x, int64_t tokens, const Weight& w, float* lower, float* upper);
 // out [tokens, copies, inputs]: the row of each id, bit for bit as the host has it. The table may be shared memory.
 void embed(const Context& context, const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out);

@@ -18,6 +18,8 @@ struct Product {
   float* y = nullptr;  // [tokens, rows]
   float* upper = nullptr;
   bool add_halves = false;  // y is the sum of what the halves give, each finished by itself; without `upper`
+  bool paired = false;      // few columns alone: y = silu(x w^T) * (x up^T), of matrices of one shape and format
+  Weight up = {};
 };
 
 bool few_columns_serve(const Product& product);

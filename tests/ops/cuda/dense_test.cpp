@@ -235,6 +235,35 @@ TEST_P(CudaDense, LongAndTallMatricesOfFewColumns) {
   }
 }
 
+// A pair of matrices in one launch has the sums of both alone.
+TEST_P(CudaDense, PairsOfFewColumnsAreSwiGlu) {
+  if (!few_takes()) GTEST_SKIP() << "this format takes the exact way";
+  for (int round = 0; round < 6; ++round) {
+    const int64_t rows = round == 0 ? 9001 : random_.between(1, 150);
+    const int64_t inputs = 128 * random_.between(1, round == 1 ? 171 : 21);
+    const int64_t tokens = random_.between(1, 8);
+    const QuantisedMatrix gate = make_for_few(rows, inputs);
+    QuantisedMatrix up = make_for_few(rows, inputs);
+    while (up.weight.group != gate.weight.group || up.weight.scale_type != gate.weight.scale_type) {
+      up = make_for_few(rows, inputs);
+    }
+    const CardWeight gate_weight(card(), gate.weight, gate.data, gate.scales);
+    const CardWeight up_weight(card(), up.weight, up.data, up.scales);
+    const std::vector<float> x = random_.normal(tokens * inputs, 0.1F);
+    const std::vector<float> g = run(Way::kFew, gate_weight, x, tokens, false, true).y;
+    const std::vector<float> u = run(Way::kFew, up_weight, x, tokens, false, true).y;
+    const device::Buffer on_card = card().upload(std::span(x));
+    device::Buffer y = card().upload(std::span<const float>(poisoned(tokens * rows)));
+    ASSERT_TRUE(
+        swiglu(card().context(), on_card.as<float>(), tokens, gate_weight.weight(), up_weight.weight(), y.as<float>()));
+    const std::vector<float> got = card().download<float>(y);
+    for (size_t i = 0; i < g.size(); ++i) {
+      const double want = g[i] / (1.0 + std::exp(-static_cast<double>(g[i]))) * u[i];
+      ASSERT_NEAR(got[i], want, 2e-6 * std::fabs(want) + 1e-30) << i << " of [" << rows << ", " << inputs << "]";
+    }
+  }
+}
+
 TEST_P(CudaDense, ManyColumnsByTilesAndByTheLibrary) {
   if (!few_takes()) GTEST_SKIP() << "this format takes the exact way";
   for (const Way way : {Way::kTiles, Way::kLibrary}) {

@@ -1,0 +1,181 @@
+// A warp's weights on their way: a ring of slots in shared memory, which the warp fills for itself a few slots ahead
+// (cp.async), so that it waits for nobody. Rows are fetched in pieces of whole 128-byte lines where there are as many
+// bytes; eight lanes have a line.
+#pragma once
+
+#include "ops/cuda/dense_few_formats.cuh"
+
+namespace tandem::ops::cuda::dense {
+
+inline constexpr int kRingSlots = 3;
+
+template <WeightFormat kFormat, int kScales, int kBytes>
+struct Ring {
+  using F = Format<kFormat, kScales, kBytes>;
+  static constexpr int kTileSlots = kWarpUnits * F::kUnitParts / 2;
+  static constexpr int kCodes = kTileRows * F::kRowBytes;
+  static constexpr int kSlotBytes = (kCodes + kTileRows * 4 * F::kEntries + 127) / 128 * 128;
+  static constexpr int kCopies = kCodes / 16 / 32;  // of 16 bytes a lane and slot
+  static constexpr int kRowPieces = F::kRowBytes / 16;
+};
+
+__device__ inline void copy_sixteen(uint32_t to, const uint8_t* from, bool there) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+// `bytes` of kBytes; the rest becomes zeros.
+template <int kBytes>
+__device__ inline void copy_few(uint32_t to, const uint8_t* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(bytes)
+               : "memory");
+}
+__device__ inline void end_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ inline void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// The unit that a slot's first part belongs to, of those of the warp.
+template <typename F>
+__device__ inline int slot_unit(int slot) {
+  return slot * 2 / F::kUnitParts * (F::kUnitParts > 1);
+}
+
+// Where a lane copies from. Everything that is not there (rows behind the last, units behind the warp's) becomes zeros.
+template <WeightFormat kFormat, int kScales, int kBytes>
+class Source {
+  using R = Ring<kFormat, kScales, kBytes>;
+  using F = typename R::F;
+
+ public:
+  __device__ Source(const Arguments& p, const Share& share, int unit, int units)
+      : p_(p), unit_(unit), units_(units), limit_(share.rows) {
+    constexpr int kUnitBytes = F::kRowBytes * F::kUnitParts / 2;
+    const Weight& w = p.product.w;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    codes_ =
+        static_cast<const uint8_t*>(w.data) + share.first_row * p.row_bytes + static_cast<int64_t>(unit) * kUnitBytes;
+    if constexpr (R::kRowPieces == 8) codes_ += lane / 8 * p.row_bytes + 16 * (lane % 8);
+    if constexpr (F::kEntries > 0) {
+      scales_ = static_cast<const uint8_t*>(w.scales);
+      if constexpr (kFormat == WeightFormat::kNvfp4) {
+        scales_ += (share.first_row + lane % 16) * p.row_scales + 8 * (unit + lane / 16);
+      } else if constexpr (kFormat == WeightFormat::kFp8Block) {
+        row_ = share.first_row;
+      } else {
+        scales_ += (share.first_row + lane % 16) * p.row_scales;
+      }
+    }
+  }
+
+  __device__ void next_tile() {
+    codes_ += p_.code_steps[odd_];
+    if constexpr (F::kEntries > 0) scales_ += p_.scale_steps[odd_];
+    if (!p_.product.paired || odd_ == 1) {
+      limit_ -= kTileRows;
+      if constexpr (kFormat == WeightFormat::kFp8Block) row_ += kTileRows;
+    }
+    odd_ ^= 1;
+  }
+
+  // One of the tile's slots, to this address in shared memory.
+  __device__ void copy(int slot, uint32_t to) const {
+    copy_codes(slot, to);
+    if constexpr (F::kEntries > 0) copy_scales(slot, to + R::kCodes);
+  }
+
+ private:
+  // Which of the warp's units the piece of a row belongs to.
+  __device__ static int unit_of(int slot, int piece) {
+    return F::kUnitParts == 1 ? piece / (R::kRowPieces / 2) : slot_unit<F>(slot);
+  }
+
+  __device__ void copy_codes(int slot, uint32_t to) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const uint8_t* from = codes_ + slot * F::kRowBytes;
+#pragma unroll
+    for (int i = 0; i < R::kCopies; ++i) {
+      const int index = lane + 32 * i;
+      if constexpr (R::kRowPieces == 8) {
+        const bool there = unit_of(slot, lane % 8) < units_ && lane / 8 + 4 * i < limit_;
+        // Odd rows have their parts exchanged: lanes of two rows then read from all banks.
+        copy_sixteen(to + ((lane * 16) ^ (lane / 8 % 2 * 64)) + 512 * i, from + 4 * i * p_.row_bytes, there);
+      } else {
+        const int row = index / R::kRowPieces;
+        const int piece = index % R::kRowPieces;
+        const bool there = unit_of(slot, piece) < units_ && row < limit_;
+        copy_sixteen(to + 16 * index, from + row * p_.row_bytes + 16 * piece, there);
+      }
+    }
+  }
+
+  __device__ void copy_scales(int slot, uint32_t to) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane % 16;
+    if constexpr (kFormat == WeightFormat::kNvfp4) {
+      copy_few<8>(to + 8 * lane, scales_, lane / 16 < units_ && row < limit_ ? 8 : 0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < (16 * F::kEntries + 31) / 32; ++i) {
+        const int entry = lane / 16 + 2 * i;
+        if (entry >= F::kEntries) break;
+        int unit = slot;
+        if constexpr (F::kUnitParts == 1) unit = entry / F::kPartEntries;
+        const uint8_t* from = scales_ + F::group_of(p_, unit_ + slot_unit<F>(slot), entry) * kBytes;
+        if constexpr (kFormat == WeightFormat::kFp8Block) from += (row_ + row) / 128 * p_.row_scales;
+        // A scale of two bytes comes with its word, as far as that lies in front of it.
+        const int before = kBytes == 2 ? static_cast<int>(reinterpret_cast<uintptr_t>(from) & 2) : 0;
+        copy_few<4>(to + 4 * (16 * entry + row), from - before, unit < units_ && row < limit_ ? kBytes + before : 0);
+      }
+    }
+  }
+
+  const Arguments& p_;
+  const uint8_t* codes_;
+  const uint8_t* scales_ = nullptr;
+  int64_t row_ = 0;
+  int unit_, units_;
+  int limit_;  // rows from here on
+  int odd_ = 0;
+};
+
+// What a lane needs of a part of a slot. `row` is the tile's first, of the matrix; `unit` the warp's first.
+template <WeightFormat kFormat, int kScales, int kBytes>
+__device__ inline void read_part(const Arguments& p, const uint8_t* filled, int slot, int part, int64_t row, int unit,
+                                 typename Format<kFormat, kScales, kBytes>::Step& out) {
+  using R = Ring<kFormat, kScales, kBytes>;
+  using F = typename R::F;
+  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int l = static_cast<int>(threadIdx.x) % 4;
+  const uint8_t* scales = filled + R::kCodes;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if constexpr (R::kRowPieces == 8) {
+      const int place = g * F::kRowBytes + ((16 * l) ^ (g % 2 * 64));
+      out.codes[i] = *reinterpret_cast<const uint4*>(filled + (place ^ part * 64) + 8 * F::kRowBytes * i);
+    } else {  // three bits
+      const uint8_t* codes = filled + (g + 8 * i) * F::kRowBytes + part * (F::kRowBytes / 2);
+      const uint2 low = *reinterpret_cast<const uint2*>(codes + 8 * l);
+      out.codes[i] = make_uint4(low.x, low.y, *reinterpret_cast<const uint32_t*>(codes + 32 + 4 * l), 0);
+    }
+    if constexpr (kFormat == WeightFormat::kNvfp4) {
+      out.scales[i][0] = *reinterpret_cast<const uint16_t*>(scales + 128 * part + 8 * (g + 8 * i) + 2 * l);
+    } else if constexpr (F::kEntries > 0) {
+#pragma unroll
+      for (int j = 0; j < kScales; ++j) {
+        const int entry = part * F::kPartEntries + j;
+        uint32_t bits = *reinterpret_cast<const uint32_t*>(scales + 4 * (16 * entry + g + 8 * i));
+        if constexpr (kBytes == 2) {  // rows eight apart have their scales in the same half of a word
+          const auto own_row = static_cast<uint32_t>(kFormat == WeightFormat::kFp8Block ? row / 128 : g);
+          const int group = F::group_of(p, unit + slot_unit<F>(slot), entry);
+          if (((own_row * p.row_scales + 2 * static_cast<uint32_t>(group)) & 2) != 0) bits >>= 16;
+        }
+        out.scales[i][j] = bits;
+      }
+    }
+  }
+}
+
+}  // namespace tandem::ops::cuda::dense
