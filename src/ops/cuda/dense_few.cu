@@ -14,6 +14,7 @@
 // depend on the number of columns.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cooperative_groups.h>
 #include <map>
 #include <mutex>
@@ -27,7 +28,7 @@ namespace tandem::ops::cuda::dense {
 
 namespace {
 
-constexpr int kBatch = 4;  // tiles between two meetings of a block's warps
+constexpr int kPartsBytes = 16 * 1024;  // of warps' sums between two meetings of a block's warps
 
 __device__ inline float4 load_inputs(const float* from) {  // which an earlier kernel wrote
   float4 out;
@@ -71,62 +72,102 @@ __device__ inline void gather_inputs(const Product& p, int unit, int units,
   }
 }
 
-// Adds the warps' sums of the last tiles, in order of the inputs.
-__device__ inline void add_warps(const float4* parts, int warps, int tiles, bool first_pass, float4* sums) {
-  for (int i = static_cast<int>(threadIdx.x); i < tiles * 32; i += static_cast<int>(blockDim.x)) {
-    const float4* from = parts + i / 32 * warps * 32 + i % 32;
-    float4 sum = first_pass ? make_float4(0, 0, 0, 0) : sums[i];
+// Columns rounded up to a power of two, as its logarithm: sums in shared memory have so many.
+__host__ __device__ inline int column_bits(int64_t tokens) {
+  return tokens <= 1 ? 0 : tokens <= 2 ? 1 : tokens <= 4 ? 2 : 3;
+}
+
+// A warp's sums of a tile, [16 rows, columns], from the order of the tensor cores' result.
+__device__ inline void store_sums(const float (&a)[4], const float (&b)[4], int bits, float* to) {
+  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int l = static_cast<int>(threadIdx.x) % 4;
+  if (2 * l >= 1 << bits) return;
+  float* low = to + (g << bits) + 2 * l;
+  float* high = low + (8 << bits);
+  if (bits == 0) {
+    *low = a[0] + b[0];
+    *high = a[2] + b[2];
+  } else {
+    *reinterpret_cast<float2*>(low) = make_float2(a[0] + b[0], a[1] + b[1]);
+    *reinterpret_cast<float2*>(high) = make_float2(a[2] + b[2], a[3] + b[3]);
+  }
+}
+
+// Which block of the cluster writes the results of a tile, and the how manieth of its tiles that is. A pair's tiles
+// stay together.
+struct Owner {
+  int rank, place;
+  __device__ Owner(int tile, int split_bits, bool paired) {
+    const int rows = paired ? tile / 2 : tile;
+    rank = rows & ((1 << split_bits) - 1);
+    place = paired ? (rows >> split_bits) * 2 + tile % 2 : rows >> split_bits;
+  }
+};
+
+// Adds the warps' sums of `tiles` tiles, in order of the inputs: into `sums` while passes follow, else on their way to
+// the tiles' owners, [tiles of the owner, splits, 16 rows, columns].
+__device__ inline void add_warps(const Arguments& p, const float4* parts, int first, int tiles, int pass, float4* sums,
+                                 float4* arrived) {
+  const auto cluster = cooperative_groups::this_cluster();
+  const int bits = 2 + column_bits(p.product.tokens);  // of the quadruples of a tile
+  const int warps = p.cut.warps;
+  for (int i = static_cast<int>(threadIdx.x); i < tiles << bits; i += static_cast<int>(blockDim.x)) {
+    const int tile = i >> bits;
+    const int place = i - (tile << bits);
+    const float4* from = parts + (tile * warps << bits) + place;
+    float4* own = sums + (first + tile << bits) + place;
+    float4 sum = pass == 0 ? make_float4(0, 0, 0, 0) : *own;
     for (int warp = 0; warp < warps; ++warp) {
-      const float4 part = from[warp * 32];
+      const float4 part = from[warp << bits];
       sum.x += part.x;
       sum.y += part.y;
       sum.z += part.z;
       sum.w += part.w;
     }
-    sums[i] = sum;
+    if (pass + 1 < p.cut.passes) {
+      *own = sum;
+    } else {
+      const Owner owner(first + tile, p.cut.split_bits, p.product.paired);
+      const int rank = static_cast<int>(cluster.block_rank());
+      float4* there = cluster.map_shared_rank(arrived, owner.rank);
+      there[((owner.place << p.cut.split_bits) + rank << bits) + place] = sum;
+    }
   }
 }
 
-// Where the sum of a row and column of a tile lies: the order of the tensor cores' result.
-__device__ inline int place_of(int row, int column) {
-  return (row % 8 * 4 + column / 2) * 4 + row / 8 * 2 + column % 2;
-}
-
-// What the halves of the inputs give, added over the cluster's blocks; `here` is where this block has its part.
-__device__ inline float2 add_splits(float* here, int splits, float unit) {
-  const auto cluster = cooperative_groups::this_cluster();
+// What the halves of the inputs give.
+__device__ inline float2 add_splits(const float* arrived, int splits, int each, float unit) {
   float lower = 0;
   float upper = 0;
   for (int split = 0; split < splits / 2; ++split) {
-    lower += *cluster.map_shared_rank(here, split);
-    upper += *cluster.map_shared_rank(here, split + splits / 2);
+    lower += arrived[split * each];
+    upper += arrived[(split + splits / 2) * each];
   }
   return make_float2(lower * unit, upper * unit);
 }
 
-// Writes the results of the cluster's tiles; each block does this for some of the tiles.
-__device__ inline void finish_tiles(const Arguments& p, const Share& share, float* sums, float unit) {
+// Writes the results of this block's tiles of the cluster's.
+__device__ inline void finish_tiles(const Arguments& p, const Share& share, const float* arrived, float unit) {
   const Product& product = p.product;
-  const int columns = static_cast<int>(product.tokens);
+  const int bits = column_bits(product.tokens);
+  const int each = kTileRows << bits;
   const int splits = p.cut.splits;
   const int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
-  const int tiles = product.paired ? share.tiles / 2 : share.tiles;
-  const int mine = tiles > rank ? (tiles - rank + splits - 1) / splits : 0;
-  for (int i = threadIdx.x; i < mine * columns * kTileRows; i += static_cast<int>(blockDim.x)) {
-    const int tile = i / (columns * kTileRows) * splits + rank;
-    const int column = i / kTileRows % columns;
-    const int64_t row = share.first_row + tile * kTileRows + i % kTileRows;
-    if (row >= product.w.rows) continue;
-    float* here = sums + place_of(i % kTileRows, column);
+  const int tiles = product.paired ? share.tiles / 2 : share.tiles;  // of rows
+  const int mine = tiles > rank ? (tiles - rank + splits - 1) >> p.cut.split_bits : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < mine * each; i += static_cast<int>(blockDim.x)) {
+    const int tile = i >> (4 + bits);
+    const int column = i / kTileRows & ((1 << bits) - 1);
+    const int in_tile = i % kTileRows;
+    const int64_t row = share.first_row + ((tile << p.cut.split_bits) + rank) * kTileRows + in_tile;
+    if (row >= product.w.rows || column >= product.tokens) continue;
+    const float* from = arrived + tile * splits * each * (product.paired ? 2 : 1) + (in_tile << bits) + column;
+    const float2 half = add_splits(from, splits, each, unit);
     const int64_t to = column * product.w.rows + row;
     if (product.paired) {
-      const float2 gate = add_splits(here + 2 * tile * kTileSums, splits, unit);
-      const float2 up = add_splits(here + (2 * tile + 1) * kTileSums, splits, unit);
-      product.y[to] = silu(finish_sum(product.w, row, gate.x + gate.y)) * finish_sum(product.up, row, up.x + up.y);
-      continue;
-    }
-    const float2 half = add_splits(here + tile * kTileSums, splits, unit);
-    if (product.add_halves) {
+      const float2 up = add_splits(from + splits * each, splits, each, unit);
+      product.y[to] = silu(finish_sum(product.w, row, half.x + half.y)) * finish_sum(product.up, row, up.x + up.y);
+    } else if (product.add_halves) {
       product.y[to] = finish_sum(product.w, row, half.x) + finish_sum(product.w, row, half.y);
     } else if (product.upper == nullptr) {
       product.y[to] = finish_sum(product.w, row, half.x + half.y);
@@ -154,6 +195,12 @@ __device__ inline Share share_of(const Arguments& p, int cluster_index) {
   return share;
 }
 
+// Tiles' sums that a block may get from the others of its cluster: those of its tiles, from each.
+__host__ __device__ inline int arrived_tiles(const Cut& cut) {
+  const int most = (cut.tiles_each + 2 * cut.splits - 1) / cut.splits;  // a pair's second tile too
+  return (most + 1) / 2 * 2 * cut.splits;
+}
+
 template <WeightFormat kFormat, int kScales, int kBytes>
 __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_constant__ Group group) {
   using R = Ring<kFormat, kScales, kBytes>;
@@ -166,17 +213,24 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
   const Arguments& p = group.products[which];
   const int warps = p.cut.warps;
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = lane_number();
   const Share share = share_of(p, cluster_index);
+  const auto cluster = cooperative_groups::this_cluster();
+  cluster.barrier_arrive();  // all blocks of the cluster are there before one writes to another
   extern __shared__ __align__(128) uint8_t shared[];
   uint8_t* ring = shared + warp * (kRingSlots * R::kSlotBytes);
-  auto* parts = reinterpret_cast<float4*>(shared + warps * (kRingSlots * R::kSlotBytes));  // [kBatch, warps, 32]
-  float4* sums = parts + kBatch * warps * 32;                                              // [tiles_each, 32]
+  const int bits = column_bits(p.product.tokens);
+  uint8_t* behind = shared + warps * (kRingSlots * R::kSlotBytes);
+  auto* parts = reinterpret_cast<float*>(behind);  // [batch, warps, 16, columns]
+  auto* arrived = reinterpret_cast<float4*>(behind + kPartsBytes);
+  float4* sums = arrived + (arrived_tiles(p.cut) * kTileRows / 4 << bits);
+  const int batch = kPartsBytes / static_cast<int>(sizeof(float)) / (warps * kTileRows << bits);
   const auto ring_address = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
 
   for (int pass = 0; pass < p.cut.passes; ++pass) {
     const int unit = share.first_unit + (pass * warps + warp) * kWarpUnits;
     const int units = share.end_unit - unit;  // this warp has the first two of these
-    Source<kFormat, kScales, kBytes> source(p, share, unit, units);
+    Source<kFormat, kScales, kBytes> source(p, share, lane, unit, units);
 #pragma unroll
     for (int ahead = 0; ahead < kRingSlots - 1; ++ahead) {
       if (ahead > 0 && ahead % R::kTileSlots == 0) source.next_tile();
@@ -187,7 +241,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     uint2 inputs[kWarpUnits * kUnitProducts];
     gather_inputs<F>(p.product, unit, units, inputs);
 
-    int filling = kRingSlots - 1;
+    int filling = (kRingSlots - 1) * R::kSlotBytes;
     int reading = 0;
     int met = 0;  // tiles whose sums were added
 #pragma unroll 1
@@ -199,35 +253,35 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
         __syncwarp();  // all lanes' copies are there, and all have read the slot that is filled now
         const int coming = (slot + kRingSlots - 1) % R::kTileSlots;
         if (coming == 0) source.next_tile();
-        source.copy(coming, ring_address + filling * R::kSlotBytes);
+        source.copy(coming, ring_address + filling);
         end_copies();
-        const uint8_t* filled = ring + reading * R::kSlotBytes;
+        const uint8_t* filled = ring + reading;
         filling = reading;
-        reading = reading + 1 == kRingSlots ? 0 : reading + 1;
+        reading = reading == (kRingSlots - 1) * R::kSlotBytes ? 0 : reading + R::kSlotBytes;
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           typename F::Step step;
-          const int matrices = p.product.paired ? 2 : 1;
-          const int64_t row = share.first_row + tile / matrices * kTileRows;
-          read_part<kFormat, kScales, kBytes>(p, filled, slot, part, row, unit, step);
+          int64_t row = 0;
+          if constexpr (kFormat == WeightFormat::kFp8Block) {
+            row = share.first_row + tile / (p.product.paired ? 2 : 1) * kTileRows;
+          }
+          read_part<kFormat, kScales, kBytes>(p, lane, filled, slot, part, row, unit, step);
           const int number = slot * 2 + part;  // of the tile's parts
           F::multiply(p, step, inputs + number * kPartProducts, sum[number / F::kUnitParts]);
         }
       }
-      parts[((tile - met) * warps + warp) * 32 + threadIdx.x % 32] =
-          make_float4(sum[0][0] + sum[1][0], sum[0][1] + sum[1][1], sum[0][2] + sum[1][2], sum[0][3] + sum[1][3]);
-      if (tile + 1 - met == kBatch || tile + 1 == share.tiles) {
+      store_sums(sum[0], sum[1], bits, parts + (((tile - met) * warps + warp) * kTileRows << bits));
+      if (tile + 1 - met == batch || tile + 1 == share.tiles) {
+        if (met == 0 && pass + 1 == p.cut.passes) cluster.barrier_wait();
         __syncthreads();
-        add_warps(parts, warps, tile + 1 - met, pass == 0, sums + met * 32);
+        add_warps(p, reinterpret_cast<const float4*>(parts), met, tile + 1 - met, pass, sums, arrived);
         __syncthreads();
         met = tile + 1;
       }
     }
   }
-  const auto cluster = cooperative_groups::this_cluster();
   cluster.sync();
-  finish_tiles(p, share, reinterpret_cast<float*>(sums), kFormat == WeightFormat::kNvfp4 ? kNvfp4Unit : 1.0F);
-  cluster.sync();  // others read this block's sums
+  finish_tiles(p, share, reinterpret_cast<const float*>(arrived), kFormat == WeightFormat::kNvfp4 ? kNvfp4Unit : 1.0F);
 }
 
 int ceil_div(int64_t a, int64_t b) {
@@ -249,6 +303,7 @@ Cut cut_of(const Weight& w) {
     if (each <= kBlockUnits && !too_few) break;
     cut.splits *= 2;
   }
+  cut.split_bits = std::countr_zero(static_cast<unsigned>(cut.splits));
   cut.units_each = ceil_div(cut.lower_units, cut.splits / 2);
   cut.passes = ceil_div(cut.units_each, kBlockUnits);
   cut.warps = ceil_div(ceil_div(cut.units_each, cut.passes), kWarpUnits);
@@ -257,18 +312,18 @@ Cut cut_of(const Weight& w) {
 
 // All clusters' blocks should be on the card at once, with equally many tiles each; else in as few waves as do. A
 // cluster's tiles are of one product.
-void share_tiles(Group& group, int clusters) {
+void share_tiles(Group& group, int clusters, int most) {
   int tiles = 0;
   for (int i = 0; i < group.count; ++i) tiles += group.products[i].cut.tiles;
   const int least = group.products[0].product.paired ? 2 : 1;  // a pair's rows stay together
-  const int waves = ceil_div(tiles, int64_t{clusters} * kMostTiles);
+  const int waves = ceil_div(tiles, int64_t{clusters} * most);
   const auto clusters_of = [&](int each) {
     int sum = 0;
     for (int i = 0; i < group.count; ++i) sum += ceil_div(group.products[i].cut.tiles, each);
     return sum;
   };
   int each = ceil_div(ceil_div(tiles, int64_t{clusters} * waves), least) * least;
-  while (clusters_of(each) > clusters * waves && each < kMostTiles) each += least;
+  while (clusters_of(each) > clusters * waves && each < most) each += least;
   int first = 0;
   for (int i = 0; i < group.count; ++i) {
     Arguments& p = group.products[i];
@@ -281,20 +336,22 @@ void share_tiles(Group& group, int clusters) {
 // How many clusters a card holds at once, of each kernel and size: asked once.
 int resident_clusters(const void* kernel, const cudaLaunchConfig_t& config) {
   static std::mutex mutex;
-  static std::map<std::array<uint64_t, 4>, int> known;
+  static std::map<std::array<uint64_t, 5>, int> known;
   const std::scoped_lock lock(mutex);
   int device = 0;
   TANDEM_CUDA_CHECK(cudaGetDevice(&device));
-  const auto [entry, fresh] = known.try_emplace({reinterpret_cast<uint64_t>(kernel), config.blockDim.x,
-                                                 config.attrs->val.clusterDim.x, static_cast<uint64_t>(device)},
-                                                0);
+  const auto [entry, fresh] =
+      known.try_emplace({reinterpret_cast<uint64_t>(kernel), config.blockDim.x, config.attrs->val.clusterDim.x,
+                         config.dynamicSmemBytes, static_cast<uint64_t>(device)},
+                        0);
   if (fresh) TANDEM_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&entry->second, kernel, &config));
   return entry->second < 1 ? 1 : entry->second;
 }
 
-constexpr size_t shared_bytes(int warps, int slot_bytes, int tiles) {
-  return static_cast<size_t>(warps) * kRingSlots * static_cast<size_t>(slot_bytes) +
-         static_cast<size_t>(kBatch * warps + tiles) * kTileSums * sizeof(float);
+int shared_bytes(const Cut& cut, int slot_bytes, int64_t tokens) {
+  const int tiles = arrived_tiles(cut) + (cut.passes > 1 ? cut.tiles_each : 0);
+  return cut.warps * kRingSlots * slot_bytes + kPartsBytes +
+         (tiles * kTileRows * static_cast<int>(sizeof(float)) << column_bits(tokens));
 }
 
 template <WeightFormat kFormat, int kScales, int kBytes>
@@ -302,26 +359,32 @@ void launch_few(const Context& context, Group group) {
   constexpr int kSlotBytes = Ring<kFormat, kScales, kBytes>::kSlotBytes;
   const auto kernel = few_columns<kFormat, kScales, kBytes>;
   const auto* address = reinterpret_cast<const void*>(kernel);
-  constexpr size_t kMostShared = shared_bytes(kMostWarps, kSlotBytes, kMostTiles);
-  static_assert(kMostShared <= 112 * 1024);
-  TANDEM_CUDA_CHECK(cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared));
   const Cut& cut = group.products[0].cut;  // products of a launch differ in their tiles alone
+  const auto shared = [&](int tiles) {
+    Cut with = cut;
+    with.tiles_each = tiles;
+    return shared_bytes(with, kSlotBytes, group.products[0].product.tokens);
+  };
+  constexpr int kMostShared = 96 * 1024;  // every card's blocks can have as much
+  int most_tiles = kMostTiles;
+  while (most_tiles > 2 && shared(most_tiles) > kMostShared) most_tiles -= 2;
+  TANDEM_CUDA_CHECK(cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared));
   cudaLaunchAttribute attributes[2] = {{}, following()};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {static_cast<unsigned>(cut.splits), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(cut.splits));
   config.blockDim = dim3(static_cast<unsigned>(32 * cut.warps));
-  config.dynamicSmemBytes = shared_bytes(cut.warps, kSlotBytes, kMostTiles);
+  config.dynamicSmemBytes = static_cast<size_t>(shared(std::min(most_tiles, kUsualTiles)));
   config.stream = context.stream;
   config.attrs = attributes;
   config.numAttrs = 1;
-  share_tiles(group, resident_clusters(address, config));
+  share_tiles(group, resident_clusters(address, config), most_tiles);
   config.numAttrs = 2;
   const Arguments& last = group.products[group.count - 1];
   const int clusters = last.first_cluster + ceil_div(last.cut.tiles, last.cut.tiles_each);
   config.gridDim = dim3(static_cast<unsigned>(clusters * cut.splits));
-  config.dynamicSmemBytes = shared_bytes(cut.warps, kSlotBytes, cut.tiles_each);
+  config.dynamicSmemBytes = static_cast<size_t>(shared(cut.tiles_each));
   TANDEM_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, group));
 }
 
@@ -396,6 +459,8 @@ void place_steps(Arguments& p) {
   };
   const int64_t to_codes = p.product.paired ? between(w.data, p.product.up.data) : codes;
   const int64_t to_scales = p.product.paired ? between(w.scales, p.product.up.scales) : scales;
+  p.row_steps[0] = p.product.paired ? 0 : kTileRows;
+  p.row_steps[1] = kTileRows;
   p.code_steps[0] = to_codes;
   p.code_steps[1] = p.product.paired ? codes - to_codes : codes;
   p.scale_steps[0] = to_scales;

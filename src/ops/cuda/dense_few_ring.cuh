@@ -19,9 +19,9 @@ struct Ring {
   static constexpr int kRowPieces = F::kRowBytes / 16;
 };
 
-__device__ inline void copy_sixteen(uint32_t to, const uint8_t* from, bool there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
+// `bytes` of 16; the rest becomes zeros.
+__device__ inline void copy_sixteen(uint32_t to, const uint8_t* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 // `bytes` of kBytes; the rest becomes zeros.
 template <int kBytes>
@@ -43,6 +43,12 @@ __device__ inline int slot_unit(int slot) {
   return slot * 2 / F::kUnitParts * (F::kUnitParts > 1);
 }
 
+__device__ inline int lane_number() {  // kept: the compiler would ask for the thread's number again and again
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 // Where a lane copies from. Everything that is not there (rows behind the last, units behind the warp's) becomes zeros.
 template <WeightFormat kFormat, int kScales, int kBytes>
 class Source {
@@ -50,14 +56,19 @@ class Source {
   using F = typename R::F;
 
  public:
-  __device__ Source(const Arguments& p, const Share& share, int unit, int units)
-      : p_(p), unit_(unit), units_(units), limit_(share.rows) {
+  __device__ Source(const Arguments& p, const Share& share, int lane, int unit, int units)
+      : p_(p), lane_(lane), row_bytes_(p.row_bytes), unit_(unit), units_(units), limit_(share.rows) {
     constexpr int kUnitBytes = F::kRowBytes * F::kUnitParts / 2;
     const Weight& w = p.product.w;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     codes_ =
         static_cast<const uint8_t*>(w.data) + share.first_row * p.row_bytes + static_cast<int64_t>(unit) * kUnitBytes;
     if constexpr (R::kRowPieces == 8) codes_ += lane / 8 * p.row_bytes + 16 * (lane % 8);
+    if constexpr (F::kUnitParts == 1) {
+      size_[0] = size_[1] = lane % 8 / 4 < units ? 16 : 0;
+    } else {
+      size_[0] = units > 0 ? 16 : 0;
+      size_[1] = units > 1 ? 16 : 0;
+    }
     if constexpr (F::kEntries > 0) {
       scales_ = static_cast<const uint8_t*>(w.scales);
       if constexpr (kFormat == WeightFormat::kNvfp4) {
@@ -73,53 +84,52 @@ class Source {
   __device__ void next_tile() {
     codes_ += p_.code_steps[odd_];
     if constexpr (F::kEntries > 0) scales_ += p_.scale_steps[odd_];
-    if (!p_.product.paired || odd_ == 1) {
-      limit_ -= kTileRows;
-      if constexpr (kFormat == WeightFormat::kFp8Block) row_ += kTileRows;
-    }
+    limit_ -= p_.row_steps[odd_];
+    if constexpr (kFormat == WeightFormat::kFp8Block) row_ += p_.row_steps[odd_];
     odd_ ^= 1;
   }
 
   // One of the tile's slots, to this address in shared memory.
   __device__ void copy(int slot, uint32_t to) const {
-    copy_codes(slot, to);
-    if constexpr (F::kEntries > 0) copy_scales(slot, to + R::kCodes);
+    if (limit_ >= kTileRows) {
+      copy_codes<true>(slot, to);
+      if constexpr (F::kEntries > 0) copy_scales<true>(slot, to + R::kCodes);
+    } else {
+      copy_codes<false>(slot, to);
+      if constexpr (F::kEntries > 0) copy_scales<false>(slot, to + R::kCodes);
+    }
   }
 
  private:
-  // Which of the warp's units the piece of a row belongs to.
-  __device__ static int unit_of(int slot, int piece) {
-    return F::kUnitParts == 1 ? piece / (R::kRowPieces / 2) : slot_unit<F>(slot);
-  }
-
+  // kWhole: all of the tile's rows are there.
+  template <bool kWhole>
   __device__ void copy_codes(int slot, uint32_t to) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     const uint8_t* from = codes_ + slot * F::kRowBytes;
 #pragma unroll
     for (int i = 0; i < R::kCopies; ++i) {
-      const int index = lane + 32 * i;
       if constexpr (R::kRowPieces == 8) {
-        const bool there = unit_of(slot, lane % 8) < units_ && lane / 8 + 4 * i < limit_;
         // Odd rows have their parts exchanged: lanes of two rows then read from all banks.
-        copy_sixteen(to + ((lane * 16) ^ (lane / 8 % 2 * 64)) + 512 * i, from + 4 * i * p_.row_bytes, there);
+        copy_sixteen(to + ((lane_ * 16) ^ (lane_ / 8 % 2 * 64)) + 512 * i, from + 4 * i * row_bytes_,
+                     kWhole || lane_ / 8 + 4 * i < limit_ ? size_[slot_unit<F>(slot)] : 0);
       } else {
+        const int index = lane_ + 32 * i;
         const int row = index / R::kRowPieces;
         const int piece = index % R::kRowPieces;
-        const bool there = unit_of(slot, piece) < units_ && row < limit_;
-        copy_sixteen(to + 16 * index, from + row * p_.row_bytes + 16 * piece, there);
+        const bool there = piece / (R::kRowPieces / 2) < units_ && (kWhole || row < limit_);
+        copy_sixteen(to + 16 * index, from + row * row_bytes_ + 16 * piece, there ? 16 : 0);
       }
     }
   }
 
+  template <bool kWhole>
   __device__ void copy_scales(int slot, uint32_t to) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int row = lane % 16;
+    const int row = lane_ % 16;
     if constexpr (kFormat == WeightFormat::kNvfp4) {
-      copy_few<8>(to + 8 * lane, scales_, lane / 16 < units_ && row < limit_ ? 8 : 0);
+      copy_few<8>(to + 8 * lane_, scales_, lane_ / 16 < units_ && (kWhole || row < limit_) ? 8 : 0);
     } else {
 #pragma unroll
       for (int i = 0; i < (16 * F::kEntries + 31) / 32; ++i) {
-        const int entry = lane / 16 + 2 * i;
+        const int entry = lane_ / 16 + 2 * i;
         if (entry >= F::kEntries) break;
         int unit = slot;
         if constexpr (F::kUnitParts == 1) unit = entry / F::kPartEntries;
@@ -127,7 +137,8 @@ class Source {
         if constexpr (kFormat == WeightFormat::kFp8Block) from += (row_ + row) / 128 * p_.row_scales;
         // A scale of two bytes comes with its word, as far as that lies in front of it.
         const int before = kBytes == 2 ? static_cast<int>(reinterpret_cast<uintptr_t>(from) & 2) : 0;
-        copy_few<4>(to + 4 * (16 * entry + row), from - before, unit < units_ && row < limit_ ? kBytes + before : 0);
+        const bool there = unit < units_ && (kWhole || row < limit_);
+        copy_few<4>(to + 4 * (16 * entry + row), from - before, there ? kBytes + before : 0);
       }
     }
   }
@@ -136,19 +147,23 @@ class Source {
   const uint8_t* codes_;
   const uint8_t* scales_ = nullptr;
   int64_t row_ = 0;
+  int lane_;
+  uint32_t row_bytes_;
   int unit_, units_;
-  int limit_;  // rows from here on
+  int size_[2];  // of the pieces of the warp's units: 16, or 0 where there is no such unit
+  int limit_;    // rows from here on
   int odd_ = 0;
 };
 
-// What a lane needs of a part of a slot. `row` is the tile's first, of the matrix; `unit` the warp's first.
+// What a lane needs of a part of a slot. `row` is the tile's first, of the matrix (for FP8 blocks); `unit` the warp's
+// first.
 template <WeightFormat kFormat, int kScales, int kBytes>
-__device__ inline void read_part(const Arguments& p, const uint8_t* filled, int slot, int part, int64_t row, int unit,
-                                 typename Format<kFormat, kScales, kBytes>::Step& out) {
+__device__ inline void read_part(const Arguments& p, int lane, const uint8_t* filled, int slot, int part, int64_t row,
+                                 int unit, typename Format<kFormat, kScales, kBytes>::Step& out) {
   using R = Ring<kFormat, kScales, kBytes>;
   using F = typename R::F;
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int l = static_cast<int>(threadIdx.x) % 4;
+  const int g = lane / 4;
+  const int l = lane % 4;
   const uint8_t* scales = filled + R::kCodes;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -11,14 +11,16 @@ inline constexpr int kWarpUnits = 2;   // of a warp in one pass
 inline constexpr int kMostWarps = 10;  // of a block
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileSums = kTileRows * kMostFewColumns;
-inline constexpr int kMostTiles = 32;  // of a block
+inline constexpr int kMostTiles = 128;  // of a block
+inline constexpr int kUsualTiles = 20;
 inline constexpr int kUnitProducts = kUnit / 16;
 inline constexpr int kMostProducts = 4;  // of one launch: of the same inputs, format and cut
 
 // `tiles` are of 16 rows of a matrix. Of a pair of matrices (Product::paired) they alternate: rows of the first, the
 // same rows of the second.
 struct Cut {
-  int splits = 2;       // blocks of a cluster; the first half of them has the lower half of the inputs
+  int splits = 2;  // blocks of a cluster; the first half of them has the lower half of the inputs
+  int split_bits = 1;
   int lower_units = 0;  // units in the lower half
   int units = 0;
   int units_each = 0;  // of a block
@@ -33,9 +35,11 @@ struct Arguments {
   Cut cut;
   int first_cluster = 0;  // of the launch
   uint32_t row_bytes = 0;
-  uint32_t row_scales = 0;     // bytes of the scales of a row (FP8 blocks: of 128 rows)
-  int group_shift = 0;         // a group of integers has 1 << group_shift of the parts that have a scale in a slot
-  int64_t code_steps[2] = {};  // bytes from a tile to the next, behind an even one and behind an odd one
+  uint32_t row_scales = 0;  // bytes of the scales of a row (FP8 blocks: of 128 rows)
+  int group_shift = 0;      // a group of integers has 1 << group_shift of the parts that have a scale in a slot
+  // From a tile to the next, behind an even one and behind an odd one: rows, bytes of codes, bytes of scales.
+  int row_steps[2] = {};
+  int64_t code_steps[2] = {};
   int64_t scale_steps[2] = {};
 };
 
