@@ -160,7 +160,9 @@ class WeightLoader::MatrixReader {
 };
 
 ops::Weight WeightLoader::matrix(const std::string& name, int64_t rows, int64_t inputs) {
-  return MatrixReader(*this, name, rows, inputs).read();
+  ops::Weight w = MatrixReader(*this, name, rows, inputs).read();
+  ops_.arrange(w);
+  return w;
 }
 
 }  // namespace tandem::model

@@ -116,7 +116,7 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
       ops_(std::move(operations)),
       few_(device, ngram_floats(config_)),
       wide_(device, ngram_floats(config_)) {
-  WeightLoader loader(artifact, device, pool, options.quiet);
+  WeightLoader loader(artifact, device, *ops_, pool, options.quiet);
   LayoutBuilder layout;
   const std::string root = "model.language_model";
   embedding_ = loader.matrix(root + ".embed_tokens.weight", config_.vocab, config_.hidden);

@@ -29,10 +29,11 @@ uint64_t loadable_bytes(const artifact::Artifact& artifact) {
 
 }  // namespace
 
-WeightLoader::WeightLoader(const artifact::Artifact& artifact, device::Device& device, base::WorkerPool& pool,
-                           bool quiet)
+WeightLoader::WeightLoader(const artifact::Artifact& artifact, device::Device& device, ops::Ops& ops,
+                           base::WorkerPool& pool, bool quiet)
     : artifact_(artifact),
       device_(device),
+      ops_(ops),
       pool_(pool),
       progress_("loading", loadable_bytes(artifact), base::ProgressUnit::kBytes, quiet) {}
 

@@ -19,9 +19,11 @@ namespace tandem::model {
 class WeightLoader {
  public:
   // All must outlive it.
-  WeightLoader(const artifact::Artifact& artifact, device::Device& device, base::WorkerPool& pool, bool quiet);
+  WeightLoader(const artifact::Artifact& artifact, device::Device& device, ops::Ops& ops, base::WorkerPool& pool,
+               bool quiet);
 
-  // A matrix [rows, inputs] as stored, in any format of ops::WeightFormat; `name` ends in ".weight".
+  // A matrix [rows, inputs] in any format of ops::WeightFormat, in the order that `ops` reads; `name` ends in
+  // ".weight".
   ops::Weight matrix(const std::string& name, int64_t rows, int64_t inputs);
   // Any small tensor of `count` elements in FP32, from BF16, F16 or FP32.
   const float* vector(const std::string& name, int64_t count);
@@ -52,6 +54,7 @@ class WeightLoader {
 
   const artifact::Artifact& artifact_;
   device::Device& device_;
+  ops::Ops& ops_;
   base::WorkerPool& pool_;
   base::Progress progress_;
   std::vector<device::Buffer> buffers_;

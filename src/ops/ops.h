@@ -122,6 +122,10 @@ class Ops {
   // Whether a step of these operations may be recorded (device::Device::record).
   virtual bool recordable() const { return true; }
 
+  // May bring a matrix that was just loaded into the order in which its products read it, in place: the memory behind
+  // `data` must be the caller's. Products of a matrix do not depend on it; everything else must ask for its order.
+  virtual void arrange(Weight& w) { (void)w; }
+
   // out[t] = the row of ids[t], `copies` times side by side. The table may lie in shared memory.
   virtual void embed(const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) = 0;
 

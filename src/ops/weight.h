@@ -33,6 +33,7 @@ struct Weight {
   int64_t group = 0;  // integers: inputs to a scale, a multiple of 16 that divides the inputs
   float scale = 1.0F;
   bool divides = false;
+  bool lane_order = false;  // NVFP4 on a card: codes are as in numeric/nvfp4_lanes.h
 };
 
 }  // namespace tandem::ops

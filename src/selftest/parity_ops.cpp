@@ -1,11 +1,13 @@
 #include "selftest/parity_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "base/units.h"
+#include "numeric/nvfp4_lanes.h"
 #include "ops/weight_bytes.h"
 
 namespace tandem::selftest {
@@ -139,8 +141,19 @@ const std::byte* ParityOps::kept(const void* data, int64_t bytes) {
 
 Weight ParityOps::kept_weight(const Weight& w) {
   Weight host = w;
+  const bool fresh = !kept_.contains(w.data);
   host.data = kept(w.data, ops::data_bytes(w));
   host.scales = kept(w.scales, ops::scale_bytes(w));
+  host.lane_order = false;
+  if (w.lane_order && fresh) {
+    auto* words = reinterpret_cast<uint32_t*>(kept_.at(w.data).data());
+    for (int64_t i = 0; i < w.rows * w.inputs / numeric::kLaneUnitInputs; ++i) {
+      std::array<uint32_t, numeric::kLaneUnitWords> unit;
+      std::copy_n(words, unit.size(), unit.begin());
+      numeric::from_lane_order(unit.data(), words);
+      words += unit.size();
+    }
+  }
   return host;
 }
 

@@ -56,6 +56,11 @@ class CudaOps final : public Ops {
                 float* out) override {
     cuda::rms_norm(of("rms_norm"), x, tokens, groups, width, weight, eps, out);
   }
+  void arrange(Weight& w) override {
+    if (!cuda::can_arrange(w)) return;
+    if (!device_.counts_only()) cuda::arrange(context_, w);
+    w.lane_order = true;
+  }
   void linear(const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y) override {
     cuda::linear(of("linear"), x, tokens, w, exact_inputs, y);
   }

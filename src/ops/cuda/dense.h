@@ -27,6 +27,10 @@
 
 namespace tandem::ops::cuda {
 
+// Whether a matrix has an order for few columns other than the stored one; brings it into this, in place.
+bool can_arrange(const Weight& w);
+void arrange(const Context& context, const Weight& w);
+
 // y [tokens, rows] = x [tokens, inputs] w^T.
 void linear(const Context& context, const float* x, int64_t tokens, const Weight& w, bool exact_inputs, float* y);
 // Several products of the same inputs: one launch where they are alike and the columns few.

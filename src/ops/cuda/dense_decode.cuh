@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "numeric/nvfp4_lanes.h"
 #include "ops/weight.h"
 
 namespace tandem::ops::cuda::dense {
@@ -35,6 +36,19 @@ __device__ inline float e4m3_to_float(uint32_t code) {
 __device__ inline float e2m1_to_float(uint32_t code) {
   const uint32_t half = (code & 8) << 12 | (code & 7) << 9;
   return f16_bits_to_float(static_cast<uint16_t>(half)) * 16384.0F;
+}
+
+// Pair kPair of a word in lanes' order (numeric/nvfp4_lanes.h) as two BF16 numbers, each code * 2^-126: three pairs'
+// bits only have to be shifted to their places; those of the last come from three places, and their halves change.
+template <int kPair>
+__device__ inline uint32_t e2m1_lane_pair(uint32_t word) {
+  constexpr uint32_t kPlaces = 0x81c081c0;
+  if constexpr (kPair < 3) {
+    return word << 3 * kPair & kPlaces;
+  } else {
+    const uint64_t copies = static_cast<uint64_t>(word & 0x6c006c00) * (1U << 9 | 1U << 14 | 1U << 20);
+    return (static_cast<uint32_t>(copies) | static_cast<uint32_t>(copies >> 32)) & kPlaces;
+  }
 }
 
 __device__ inline float load_scale(const void* scales, ScaleType type, int64_t index) {
@@ -79,9 +93,15 @@ __device__ inline float decode_one(const Weight& w, int64_t row, int64_t input) 
   } else if constexpr (kFormat == WeightFormat::kFp8Block) {
     return e4m3_to_float(bytes[at]) * fp8_block_scale(w, row, input);
   } else if constexpr (kFormat == WeightFormat::kNvfp4) {
-    const uint32_t codes = bytes[row * (w.inputs / 2) + input / 2];
     const uint32_t scale = static_cast<const uint8_t*>(w.scales)[row * (w.inputs / 16) + input / 16];
-    return e2m1_to_float(input % 2 == 0 ? codes & 15 : codes >> 4) * e4m3_to_float(scale);
+    uint32_t code;
+    if (w.lane_order) {
+      const auto* unit = static_cast<const uint32_t*>(w.data) + at / 128 * 16;
+      code = numeric::lane_code(unit, static_cast<int>(at % 128));
+    } else {
+      code = bytes[at / 2] >> (input % 2 * 4) & 15;
+    }
+    return e2m1_to_float(code) * e4m3_to_float(scale);
   } else {
     constexpr int kBits = int_bits(kFormat);
     const int64_t unit = row * ((w.inputs + 127) / 128) + input / 128;
@@ -120,10 +140,22 @@ __device__ inline void decode_four(const Weight& w, int64_t row, int64_t input, 
     out[0] = f16_bits_to_float(four.x & 0xffff), out[1] = f16_bits_to_float(four.x >> 16);
     out[2] = f16_bits_to_float(four.y & 0xffff), out[3] = f16_bits_to_float(four.y >> 16);
   } else if constexpr (kFormat == WeightFormat::kNvfp4) {
-    const uint32_t codes = *reinterpret_cast<const uint16_t*>(bytes + row * (w.inputs / 2) + input / 2);
     const float scale = e4m3_to_float(static_cast<const uint8_t*>(w.scales)[row * (w.inputs / 16) + input / 16]);
+    if (w.lane_order) {
+      const auto inside = static_cast<int>(at % 128);
+      const int block = inside / 16;
+      const uint32_t word = static_cast<const uint32_t*>(w.data)[at / 128 * 16 + inside % 16 / 4 * 4 + block / 2];
+      const uint32_t low = block % 2 == 0 ? e2m1_lane_pair<0>(word) : e2m1_lane_pair<2>(word);
+      const uint32_t high = block % 2 == 0 ? e2m1_lane_pair<1>(word) : e2m1_lane_pair<3>(word);
+      out[0] = bf16_bits_to_float(low), out[1] = __uint_as_float(low & 0xffff0000);
+      out[2] = bf16_bits_to_float(high), out[3] = __uint_as_float(high & 0xffff0000);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out[i] = e2m1_to_float(codes >> (4 * i) & 15) * scale;
+      for (int i = 0; i < 4; ++i) out[i] = out[i] * 0x1p126F * scale;
+    } else {
+      const uint32_t codes = *reinterpret_cast<const uint16_t*>(bytes + at / 2);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[i] = e2m1_to_float(codes >> (4 * i) & 15) * scale;
+    }
   } else if constexpr (kFormat == WeightFormat::kInt3 || kFormat == WeightFormat::kInt4 ||
                        kFormat == WeightFormat::kInt8) {
     constexpr int kBits = int_bits(kFormat);

@@ -39,21 +39,23 @@ __device__ inline float4 load_inputs(const float* from) {  // which an earlier k
   return out;
 }
 
-// The inputs of a warp's units, all columns, as operands of the tensor cores: lane 4 g + l has those of column g.
+// The inputs of a warp's units, all columns, as operands of the tensor cores: lane 4 g + l has those of column g, or of
+// slot g % kSlots of column g / kSlots.
 template <typename F>
-__device__ inline void gather_inputs(const Product& p, int unit, int units,
+__device__ inline void gather_inputs(const Product& p, int lane, int unit, int units,
                                      uint2 (&inputs)[kWarpUnits * kUnitProducts]) {
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int l = static_cast<int>(threadIdx.x) % 4;
+  const int column = lane / 4 / F::kSlots;
+  const int slot = lane / 4 % F::kSlots;
+  const int l = lane % 4;
   float4 loaded[kWarpUnits][kUnitProducts] = {};
-  if (g < p.tokens) {
-    const float* x = p.x + g * p.w.inputs + static_cast<int64_t>(unit) * kUnit;
+  if (column < p.tokens) {
+    const float* x = p.x + column * p.w.inputs + static_cast<int64_t>(unit) * kUnit;
 #pragma unroll
     for (int i = 0; i < kWarpUnits; ++i) {
       if (i >= units) break;
 #pragma unroll
       for (int j = 0; j < kUnitProducts; ++j) {
-        loaded[i][j] = load_inputs(x + i * kUnit + F::input(l, j / 2, j % 2));
+        if (j % F::kSlots == slot) loaded[i][j] = load_inputs(x + i * kUnit + F::input(l, j / 2, j % 2));
       }
     }
   }
@@ -63,7 +65,9 @@ __device__ inline void gather_inputs(const Product& p, int unit, int units,
     for (int e = 0; e < kUnitProducts / 2; ++e) {
       const float4& a = loaded[i][2 * e];
       const float4& b = loaded[i][2 * e + 1];
-      const float eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+      float eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+      for (float& value : eight) value *= F::kFactor;
       uint2 operands[2];
       F::pack(eight, operands);
       inputs[i * kUnitProducts + 2 * e] = operands[0];
@@ -75,22 +79,6 @@ __device__ inline void gather_inputs(const Product& p, int unit, int units,
 // Columns rounded up to a power of two, as its logarithm: sums in shared memory have so many.
 __host__ __device__ inline int column_bits(int64_t tokens) {
   return tokens <= 1 ? 0 : tokens <= 2 ? 1 : tokens <= 4 ? 2 : 3;
-}
-
-// A warp's sums of a tile, [16 rows, columns], from the order of the tensor cores' result.
-__device__ inline void store_sums(const float (&a)[4], const float (&b)[4], int bits, float* to) {
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int l = static_cast<int>(threadIdx.x) % 4;
-  if (2 * l >= 1 << bits) return;
-  float* low = to + (g << bits) + 2 * l;
-  float* high = low + (8 << bits);
-  if (bits == 0) {
-    *low = a[0] + b[0];
-    *high = a[2] + b[2];
-  } else {
-    *reinterpret_cast<float2*>(low) = make_float2(a[0] + b[0], a[1] + b[1]);
-    *reinterpret_cast<float2*>(high) = make_float2(a[2] + b[2], a[3] + b[3]);
-  }
 }
 
 // Which block of the cluster writes the results of a tile, and the how manieth of its tiles that is. A pair's tiles
@@ -239,14 +227,14 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     }
     await_previous();  // the first weights are on their way meanwhile
     uint2 inputs[kWarpUnits * kUnitProducts];
-    gather_inputs<F>(p.product, unit, units, inputs);
+    gather_inputs<F>(p.product, lane, unit, units, inputs);
 
     int filling = (kRingSlots - 1) * R::kSlotBytes;
     int reading = 0;
     int met = 0;  // tiles whose sums were added
 #pragma unroll 1
     for (int tile = 0; tile < share.tiles; ++tile) {
-      float sum[kWarpUnits][4] = {};
+      typename F::Sums sums_of_tile;
 #pragma unroll
       for (int slot = 0; slot < R::kTileSlots; ++slot) {
         await_copies<kRingSlots - 2>();
@@ -267,10 +255,14 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
           }
           read_part<kFormat, kScales, kBytes>(p, lane, filled, slot, part, row, unit, step);
           const int number = slot * 2 + part;  // of the tile's parts
-          F::multiply(p, step, inputs + number * kPartProducts, sum[number / F::kUnitParts]);
+          if constexpr (kFormat == WeightFormat::kNvfp4) {
+            F::template multiply_phases<0>(step, inputs + number * kPartProducts, lane % 4, number == 0, sums_of_tile);
+          } else {
+            F::multiply(p, step, inputs + number * kPartProducts, sums_of_tile.units[number / F::kUnitParts]);
+          }
         }
       }
-      store_sums(sum[0], sum[1], bits, parts + (((tile - met) * warps + warp) * kTileRows << bits));
+      sums_of_tile.store(lane, bits, parts + (((tile - met) * warps + warp) * kTileRows << bits));
       if (tile + 1 - met == batch || tile + 1 == share.tiles) {
         if (met == 0 && pass + 1 == p.cut.passes) cluster.barrier_wait();
         __syncthreads();
@@ -281,7 +273,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     }
   }
   cluster.sync();
-  finish_tiles(p, share, reinterpret_cast<const float*>(arrived), kFormat == WeightFormat::kNvfp4 ? kNvfp4Unit : 1.0F);
+  finish_tiles(p, share, reinterpret_cast<const float*>(arrived), F::kUnit);
 }
 
 int ceil_div(int64_t a, int64_t b) {
@@ -397,6 +389,19 @@ void launch_with_scales(const Context& context, const Group& group) {
   }
 }
 
+void launch_nvfp4(const Context& context, const Group& group) {
+  switch (column_bits(group.products[0].product.tokens)) {
+    case 0:
+      return launch_few<WeightFormat::kNvfp4, 0, 2>(context, group);
+    case 1:
+      return launch_few<WeightFormat::kNvfp4, 1, 2>(context, group);
+    case 2:
+      return launch_few<WeightFormat::kNvfp4, 2, 2>(context, group);
+    default:
+      return launch_few<WeightFormat::kNvfp4, 3, 2>(context, group);
+  }
+}
+
 int log2_of(int64_t power) {
   int log = 0;
   while (power > 1) {
@@ -484,7 +489,7 @@ bool few_columns_serve(const Product& p) {
     case WeightFormat::kF16:
       return false;
     case WeightFormat::kNvfp4:
-      return aligned_to(w.scales, 8);
+      return w.lane_order && aligned_to(w.scales, 8);
     case WeightFormat::kFp8Block:
       return aligned_to(w.scales, 4);
     case WeightFormat::kInt3:
@@ -531,7 +536,7 @@ void few_columns_linear(const Context& context, std::span<const Product> product
     case WeightFormat::kFp8Block:
       return launch_with_scales<WeightFormat::kFp8Block, 1>(context, group);
     case WeightFormat::kNvfp4:
-      return launch_few<WeightFormat::kNvfp4, 1, 2>(context, group);
+      return launch_nvfp4(context, group);
     case WeightFormat::kInt3:
       return launch_groups<WeightFormat::kInt3>(context, group);
     case WeightFormat::kInt4:

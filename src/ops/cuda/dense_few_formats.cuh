@@ -18,6 +18,30 @@ struct Part {
   uint32_t scales[2][kScales > 0 ? kScales : 1];
 };
 
+// A warp's sums of a tile, as the tensor cores give them: of rows g and g + 8, columns 2 l and 2 l + 1, for each of the
+// warp's units.
+struct UnitSums {
+  float units[kWarpUnits][4] = {};
+
+  // To [16 rows, columns]; `bits` is the logarithm of the columns.
+  __device__ void store(int lane, int bits, float* to) const {
+    const int l = lane % 4;
+    if (2 * l >= 1 << bits) return;
+    float* low = to + (lane / 4 << bits) + 2 * l;
+    float* high = low + (8 << bits);
+    float sums[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = units[0][i] + units[1][i];
+    if (bits == 0) {
+      *low = sums[0];
+      *high = sums[2];
+    } else {
+      *reinterpret_cast<float2*>(low) = make_float2(sums[0], sums[1]);
+      *reinterpret_cast<float2*>(high) = make_float2(sums[2], sums[3]);
+    }
+  }
+};
+
 // sum += scale of the row * part.
 __device__ inline void add_scaled(float (&sum)[4], const float (&part)[4], float scale_a, float scale_b) {
   sum[0] = fmaf(part[0], scale_a, sum[0]);
@@ -39,14 +63,23 @@ __device__ inline float scale_of(uint32_t bits, ScaleType type) {
 template <WeightFormat kFormat, int kScales, int kBytes>
 struct Format;
 
+// The lanes of the tensor cores' eight columns: of so many columns as the logarithm says, each has this many of them,
+// its slots. Formats that want no more than a slot a column have one whatever the columns.
+struct OneSlot {
+  static constexpr int kSlots = 1;
+  static constexpr float kFactor = 1.0F;  // of inputs
+  static constexpr float kUnit = 1.0F;    // of sums
+  using Sums = UnitSums;
+};
+
 // Four inputs as the operands b0 and b1, in their order, or the even ones and the odd ones.
-struct InOrder {
+struct InOrder : OneSlot {
   __device__ static void pack(const float (&x)[8], uint2 (&b)[2]) {
     b[0] = make_uint2(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]));
     b[1] = make_uint2(pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
   }
 };
-struct EvenAndOdd {
+struct EvenAndOdd : OneSlot {
   __device__ static void pack(const float (&x)[8], uint2 (&b)[2]) {
     b[0] = make_uint2(pack_bf16(x[0], x[2]), pack_bf16(x[1], x[3]));
     b[1] = make_uint2(pack_bf16(x[4], x[6]), pack_bf16(x[5], x[7]));
@@ -136,39 +169,6 @@ struct Format<WeightFormat::kInt8, 1, kBytes> : Bytes {
     multiply_bytes(w.codes, b, part, DecodeInt8());
     const ScaleType type = p.product.w.scale_type;
     add_scaled(sum, part, scale_of<kBytes>(w.scales[0][0], type), scale_of<kBytes>(w.scales[1][0], type));
-  }
-};
-
-// A lane has 32 inputs one behind the other, of two blocks. Nibble j of a word makes a pair with nibble j + 4. The
-// scales of a slot: [2 units, 16 rows] of eight bytes.
-template <int kBytes>
-struct Format<WeightFormat::kNvfp4, 1, kBytes> {
-  static constexpr int kUnitParts = 1;
-  static constexpr int kRowBytes = 128;
-  static constexpr int kEntries = 4;
-  using Step = Part<1>;
-  __device__ static int input(int l, int e, int half) { return 8 * (4 * l + e) + 4 * half; }
-  __device__ static void pack(const float (&x)[8], uint2 (&b)[2]) {
-    b[0] = make_uint2(pack_bf16(x[0], x[4]), pack_bf16(x[1], x[5]));
-    b[1] = make_uint2(pack_bf16(x[2], x[6]), pack_bf16(x[3], x[7]));
-  }
-  __device__ static void multiply(const Arguments&, const Step& w, const uint2* b, float (&sum)[4]) {
-    const uint32_t first[4] = {w.codes[0].x, w.codes[0].y, w.codes[0].z, w.codes[0].w};
-    const uint32_t second[4] = {w.codes[1].x, w.codes[1].y, w.codes[1].z, w.codes[1].w};
-    const uint32_t scales[2] = {nvfp4_scales(w.scales[0][0]), nvfp4_scales(w.scales[1][0])};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t sa = __byte_perm(scales[0], 0, i < 2 ? 0x1010 : 0x3232);
-      const uint32_t sb = __byte_perm(scales[1], 0, i < 2 ? 0x1010 : 0x3232);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t wa = first[i] >> 8 * half;
-        const uint32_t wb = second[i] >> 8 * half;
-        mma(sum, multiply_pairs(e2m1_pair<0>(wa), sa), multiply_pairs(e2m1_pair<0>(wb), sb),
-            multiply_pairs(e2m1_pair<1>(wa), sa), multiply_pairs(e2m1_pair<1>(wb), sb), b[2 * i + half].x,
-            b[2 * i + half].y);
-      }
-    }
   }
 };
 

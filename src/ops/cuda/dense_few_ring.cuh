@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/cuda/dense_few_formats.cuh"
+#include "ops/cuda/dense_few_nvfp4.cuh"
 
 namespace tandem::ops::cuda::dense {
 
@@ -176,7 +177,7 @@ __device__ inline void read_part(const Arguments& p, int lane, const uint8_t* fi
       out.codes[i] = make_uint4(low.x, low.y, *reinterpret_cast<const uint32_t*>(codes + 32 + 4 * l), 0);
     }
     if constexpr (kFormat == WeightFormat::kNvfp4) {
-      out.scales[i][0] = *reinterpret_cast<const uint16_t*>(scales + 128 * part + 8 * (g + 8 * i) + 2 * l);
+      out.scales = scales + 128 * part + 8 * g;
     } else if constexpr (F::kEntries > 0) {
 #pragma unroll
       for (int j = 0; j < kScales; ++j) {

@@ -62,19 +62,36 @@ __global__ void __launch_bounds__(kThreads) decode_nvfp4(Slice slice) {
   const int64_t blocks = slice.w.inputs / 16;
   if (i >= slice.rows * blocks) return;
   const int64_t from = slice.first_row * blocks + i;
-  const uint2 codes = static_cast<const uint2*>(slice.w.data)[from];
   const uint32_t scales = nvfp4_scales(static_cast<const uint8_t*>(slice.w.scales)[from]);
   const uint32_t scale = __byte_perm(scales, 0, 0x1010);
+  const auto scaled = [&](uint32_t pair) { return multiply_pairs(multiply_pairs(pair, scale), power_pair(7)); };
+  auto* out = reinterpret_cast<uint4*>(slice.out) + 2 * i;
+  if (slice.w.lane_order) {
+    const auto block = static_cast<int>(from % 8);
+    const uint32_t* words = static_cast<const uint32_t*>(slice.w.data) + from / 8 * numeric::kLaneUnitWords + block / 2;
+    uint2 fours[4];
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      const uint32_t word = words[4 * lane];
+      fours[lane] = block % 2 == 0 ? make_uint2(e2m1_lane_pair<0>(word), e2m1_lane_pair<1>(word))
+                                   : make_uint2(e2m1_lane_pair<2>(word), e2m1_lane_pair<3>(word));
+      fours[lane] = make_uint2(scaled(fours[lane].x), scaled(fours[lane].y));
+    }
+    out[0] = make_uint4(fours[0].x, fours[0].y, fours[1].x, fours[1].y);
+    out[1] = make_uint4(fours[2].x, fours[2].y, fours[3].x, fours[3].y);
+    return;
+  }
+  const uint2 codes = static_cast<const uint2*>(slice.w.data)[from];
   const uint32_t words[2] = {codes.x, codes.y};
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     uint32_t pairs[4] = {e2m1_pair<0>(words[j]), e2m1_pair<1>(words[j]), e2m1_pair<0>(words[j] >> 8),
                          e2m1_pair<1>(words[j] >> 8)};
 #pragma unroll
-    for (uint32_t& pair : pairs) pair = multiply_pairs(multiply_pairs(pair, scale), power_pair(7));
+    for (uint32_t& pair : pairs) pair = scaled(pair);
     const uint2 first = in_order(pairs[0], pairs[1]);
     const uint2 second = in_order(pairs[2], pairs[3]);
-    reinterpret_cast<uint4*>(slice.out)[2 * i + j] = make_uint4(first.x, second.x, first.y, second.y);
+    out[j] = make_uint4(first.x, second.x, first.y, second.y);
   }
 }
 

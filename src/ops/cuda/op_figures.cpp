@@ -76,6 +76,7 @@ std::vector<OpFigure> measure_dense(device::Device& device, int rounds) {
     Weight w{
         .format = format.format, .rows = kRows, .inputs = kInputs, .scale_type = format.scales, .group = format.group};
     w.data = x.data();  // so that its bytes are counted
+    w.lane_order = can_arrange(w);
     const int64_t data = aligned(data_bytes(w));
     const int64_t scales = aligned(scale_bytes(w));
     const int64_t copies = kBeyondCache / (data + scales) + 1;

@@ -91,6 +91,7 @@ class Bench {
     w.rows = s.rows;
     w.inputs = s.inputs;
     w.group = f.group;
+    w.lane_order = f.format == WeightFormat::kNvfp4;
     w.scale_type = f.format == WeightFormat::kFp8Row ? ScaleType::kF32 : ScaleType::kBF16;
     w.data = pool_.data() + copy * padded(data_bytes(f, s));
     w.scales = scales_.data() + copy * padded(scale_bytes(f, s));

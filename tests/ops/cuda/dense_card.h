@@ -10,6 +10,7 @@
 #include "device/cards.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/context.h"
+#include "ops/cuda/dense.h"
 #include "ops/cuda/dense_paths.h"
 
 namespace tandem::ops::cuda {
@@ -51,14 +52,17 @@ class DenseCard {
   Context context_;
 };
 
-// A weight whose data and scales lie on the card.
+// A weight whose data and scales lie on the card, `arranged` as models have it or as it is stored.
 class CardWeight {
  public:
   CardWeight(DenseCard& card, const Weight& weight, std::span<const std::byte> data,
-             std::span<const std::byte> scales = {})
+             std::span<const std::byte> scales = {}, bool arranged = true)
       : data_(card.upload(data)), scales_(card.upload(scales)), weight_(weight) {
     weight_.data = data_.data();
     weight_.scales = scales.empty() ? nullptr : scales_.data();
+    if (!arranged || !can_arrange(weight_)) return;
+    arrange(card.context(), weight_);
+    weight_.lane_order = true;
   }
   const Weight& weight() const { return weight_; }
 

@@ -166,7 +166,7 @@ class CudaDense : public testing::TestWithParam<WeightFormat> {
 
   void check_product(Way way, int64_t rows, int64_t inputs, int64_t tokens, bool halves, bool round) {
     const QuantisedMatrix m = make_matrix(random_, GetParam(), rows, inputs);
-    const CardWeight w(card(), m.weight, m.data, m.scales);
+    const CardWeight w(card(), m.weight, m.data, m.scales, way == Way::kFew || random_.between(0, 1) == 1);
     const std::vector<float> x = random_.normal(tokens * inputs);
     const Outputs out = run(way, w, x, tokens, halves, round);
     const std::string what = fmt::format("way {}, [{}, {}], {} columns, halves {}, rounded {}, group {}",
@@ -184,6 +184,7 @@ class CudaDense : public testing::TestWithParam<WeightFormat> {
       Weight placed = m.weight;
       placed.data = nullptr;
       placed.scales = nullptr;
+      placed.lane_order = can_arrange(placed);
       if (dense::few_columns_serve({.tokens = 1, .w = placed, .round = true})) return m;
     }
   }
@@ -336,7 +337,7 @@ TEST_P(CudaDense, EmbeddingsAreRowsBitForBit) {
     for (const int64_t inputs : {draw_inputs(3000), int64_t{2560}}) {
       const int64_t rows = 40, copies = 3;
       const QuantisedMatrix m = make_matrix(random_, GetParam(), rows, inputs);
-      const CardWeight w(card(), m.weight, m.data, m.scales);
+      const CardWeight w(card(), m.weight, m.data, m.scales, !shared);
       Weight table = w.weight();
       device::Buffer host;
       if (shared) {
