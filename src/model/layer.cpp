@@ -38,35 +38,47 @@ DecoderLayer::DecoderLayer(const Config& config, const std::string& name, int32_
   }
 }
 
+void Residual::settle(const Step& step, int64_t hidden) {
+  if (owes) step.ops.add(state, change, step.tokens * hidden);
+  owes = false;
+}
+
+void Residual::norm(const Step& step, int64_t hidden, const float* weight, float* out) {
+  if (owes) {
+    step.ops.add_rms_norm(state, change, step.tokens, hidden, weight, step.eps, out);
+  } else {
+    step.ops.rms_norm(state, step.tokens, 1, hidden, weight, step.eps, out);
+  }
+  owes = false;
+}
+
 template <typename Block>
-void DecoderLayer::residual(const Step& step, const ops::HyperWeights& hyper, const float* norm, float* state,
-                            const Block& block) const {
+void DecoderLayer::half(const Step& step, const ops::HyperWeights& hyper, const float* norm, Residual& residual,
+                        const Block& block) const {
   const Arena::Scope scope(step.arena);
-  const int64_t count = step.tokens * config_.hidden;
-  float* x = step.arena.take<float>(count);
-  float* y = step.arena.take<float>(count);
+  float* x = step.arena.take<float>(step.tokens * config_.hidden);
   if (norm != nullptr) {
-    step.ops.rms_norm(state, step.tokens, 1, config_.hidden, norm, step.eps, x);
-    block(x, y);
-    step.ops.add(state, y, count);
+    residual.norm(step, config_.hidden, norm, x);
+    block(x, residual.change);
+    residual.owes = true;
     return;
   }
   float* inject = step.arena.take<float>(step.tokens * config_.streams);
-  step.ops.hyper_mix(hyper, state, step.tokens, config_.streams, config_.hidden, step.eps, x, inject);
-  block(x, y);
-  step.ops.hyper_inject(state, y, inject, step.tokens, config_.streams, config_.hidden);
+  step.ops.hyper_mix(hyper, residual.state, step.tokens, config_.streams, config_.hidden, step.eps, x, inject);
+  block(x, residual.change);
+  step.ops.hyper_inject(residual.state, residual.change, inject, step.tokens, config_.streams, config_.hidden);
 }
 
-void DecoderLayer::forward(const Step& step, float* state, const LayerCapture& capture) const {
-  residual(step, mixer_hyper_, mixer_norm_, state, [&](const float* x, float* y) {
+void DecoderLayer::forward(const Step& step, Residual& residual, const LayerCapture& capture) const {
+  half(step, mixer_hyper_, mixer_norm_, residual, [&](const float* x, float* y) {
     if (attention_) {
       attention_->forward(step, x, y, capture.selection);
     } else {
       delta_net_->forward(step, x, y);
     }
   });
-  residual(step, feed_forward_hyper_, feed_forward_norm_, state,
-           [&](const float* x, float* y) { feed_forward_.forward(step, x, y, capture.routing); });
+  half(step, feed_forward_hyper_, feed_forward_norm_, residual,
+       [&](const float* x, float* y) { feed_forward_.forward(step, x, y, capture.routing); });
 }
 
 }  // namespace tandem::model

@@ -20,6 +20,18 @@ struct LayerCapture {
   const ops::BlockSelection* selection = nullptr;
 };
 
+// The residual state. With one stream, what the last block gave is added by the norm that follows, wherever that is.
+struct Residual {
+  float* state = nullptr;   // [tokens, streams, hidden]
+  float* change = nullptr;  // [tokens, hidden]: what the last block gave
+  bool owes = false;        // `change` is not in the state yet
+
+  // Adds what the state still owes.
+  void settle(const Step& step, int64_t hidden);
+  // Settles, and out = N(state; weight); for one stream.
+  void norm(const Step& step, int64_t hidden, const float* weight, float* out);
+};
+
 class DecoderLayer {
  public:
   // `name` is the layer's, "model.language_model.layers.0" or "mtp.layers.0"; `index` its number, that of the draft
@@ -27,8 +39,8 @@ class DecoderLayer {
   DecoderLayer(const Config& config, const std::string& name, int32_t index, LayerType type, const LoadOptions& options,
                WeightLoader& loader, LayoutBuilder& layout);
 
-  // state [tokens, streams, hidden], updated in place.
-  void forward(const Step& step, float* state, const LayerCapture& capture) const;
+  // Moves the residual on.
+  void forward(const Step& step, Residual& residual, const LayerCapture& capture) const;
 
   // Null where the layer has none that chooses blocks.
   const GatedAttention* sparse_attention() const { return attention_ && attention_->sparse() ? &*attention_ : nullptr; }
@@ -36,8 +48,8 @@ class DecoderLayer {
  private:
   // The half around `block(x, y)`: norm or mix, the block, and the addition to the state.
   template <typename Block>
-  void residual(const Step& step, const ops::HyperWeights& hyper, const float* norm, float* state,
-                const Block& block) const;
+  void half(const Step& step, const ops::HyperWeights& hyper, const float* norm, Residual& residual,
+            const Block& block) const;
 
   const Config& config_;
   std::optional<GatedAttention> attention_;

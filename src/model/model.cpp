@@ -68,10 +68,13 @@ class Decoder final : public Model {
   // From the inputs on the device to the faults and logits in memory.answer.
   void compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
                ForwardOutput& output);
-  void run_layers(const Step& step, float* state, const ForwardRequest& request, ForwardOutput& output);
-  void run_layer(const Step& step, int64_t layer, float* state, const ForwardRequest& request, ForwardOutput& output);
+  // Memory for the residual of a step.
+  Residual take_residual(const Step& step) const;
+  void run_layers(const Step& step, Residual& residual, const ForwardRequest& request, ForwardOutput& output);
+  void run_layer(const Step& step, int64_t layer, Residual& residual, const ForwardRequest& request,
+                 ForwardOutput& output);
   // Logits of the last `rows` columns of each run; null for none.
-  const float* finish(const Step& step, const float* state, int64_t rows, const ForwardRequest& request,
+  const float* finish(const Step& step, Residual& residual, int64_t rows, const ForwardRequest& request,
                       ForwardOutput& output);
   void tell_selection(const Step& step, const ops::BlockSelection& selection, ForwardOutput& output);
   // Appends `count` values of the device's memory.
@@ -246,7 +249,12 @@ void Decoder::tell_selection(const Step& step, const ops::BlockSelection& select
   }
 }
 
-void Decoder::run_layer(const Step& step, int64_t layer, float* state, const ForwardRequest& request,
+Residual Decoder::take_residual(const Step& step) const {
+  return {.state = step.arena.take<float>(step.tokens * config_.width()),
+          .change = step.arena.take<float>(step.tokens * config_.hidden)};
+}
+
+void Decoder::run_layer(const Step& step, int64_t layer, Residual& residual, const ForwardRequest& request,
                         ForwardOutput& output) {
   const Arena::Scope scope(step.arena);
   const DecoderLayer& block = *layers_[static_cast<size_t>(layer)];
@@ -262,8 +270,11 @@ void Decoder::run_layer(const Step& step, int64_t layer, float* state, const For
     selection = block.sparse_attention()->take_selection(step);
     capture.selection = &selection;
   }
-  block.forward(step, state, capture);
-  if (request.hidden) append(output.hidden, state, step.tokens * config_.width());
+  block.forward(step, residual, capture);
+  if (request.hidden) {
+    residual.settle(step, config_.hidden);
+    append(output.hidden, residual.state, step.tokens * config_.width());
+  }
   if (capture.routing != nullptr) {
     append(output.router_ids, routing.ids, choices);
     append(output.router_weights, routing.weights, choices);
@@ -271,31 +282,32 @@ void Decoder::run_layer(const Step& step, int64_t layer, float* state, const For
   if (capture.selection != nullptr) tell_selection(step, selection, output);
 }
 
-void Decoder::run_layers(const Step& step, float* state, const ForwardRequest& request, ForwardOutput& output) {
+void Decoder::run_layers(const Step& step, Residual& residual, const ForwardRequest& request, ForwardOutput& output) {
   const float* values = step.ngram;
   for (int64_t i = 0; i < config_.layers; ++i) {
     if (const auto memory = ngram_.find(i); memory != ngram_.end()) {
-      memory->second->forward(step, values, state);
+      memory->second->forward(step, values, residual.state);
       values += step.tokens * memory->second->floats_per_column();
     }
-    run_layer(step, i, state, request, output);
+    run_layer(step, i, residual, request, output);
   }
 }
 
-const float* Decoder::finish(const Step& step, const float* state, int64_t rows, const ForwardRequest& request,
+const float* Decoder::finish(const Step& step, Residual& residual, int64_t rows, const ForwardRequest& request,
                              ForwardOutput& output) {
   // One stream: the draft head takes what follows the final norm, so all tokens need it.
   const bool all = request.draft_hidden && final_norm_ != nullptr;
   const int64_t each = step.columns.each;
   const int64_t count = all ? each : rows;
   if (request.draft_hidden && final_norm_ == nullptr) {
-    append(output.draft_hidden, state, step.tokens * config_.width());
+    append(output.draft_hidden, residual.state, step.tokens * config_.width());
   }
   if (count == 0) return nullptr;
   const auto parts = static_cast<int64_t>(step.columns.runs.size());
   float* inputs = step.arena.take<float>(parts * count * config_.hidden);
-  const float* last = state + (each - count) * config_.width();
+  float* last = residual.state + (each - count) * config_.width();
   if (parts > 1 && count < each) {
+    residual.settle(step, config_.hidden);
     float* gathered = step.arena.take<float>(parts * count * config_.width());
     for (int64_t p = 0; p < parts; ++p) {
       device_.copy(gathered + p * count * config_.width(), last + p * each * config_.width(),
@@ -303,7 +315,11 @@ const float* Decoder::finish(const Step& step, const float* state, int64_t rows,
     }
     last = gathered;
   }
-  if (final_norm_ != nullptr) {
+  if (residual.owes) {
+    // Nobody reads the other columns' states any more.
+    ops_->add_rms_norm(last, residual.change + (each - count) * config_.hidden, parts * count, config_.hidden,
+                       final_norm_, step.eps, inputs);
+  } else if (final_norm_ != nullptr) {
     ops_->rms_norm(last, parts * count, 1, config_.hidden, final_norm_, step.eps, inputs);
   } else {
     ops_->hyper_mix(final_mixer_, last, parts * count, config_.streams, config_.hidden, step.eps, inputs, nullptr);
@@ -318,10 +334,10 @@ const float* Decoder::finish(const Step& step, const float* state, int64_t rows,
 void Decoder::compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
                       ForwardOutput& output) {
   const Arena::Scope scope(step.arena);
-  float* state = step.arena.take<float>(step.tokens * config_.width());
-  ops_->embed(embedding_, step.ids, step.tokens, config_.streams, state);
-  run_layers(step, state, request, output);
-  const float* logits = finish(step, state, rows, request, output);
+  Residual residual = take_residual(step);
+  ops_->embed(embedding_, step.ids, step.tokens, config_.streams, residual.state);
+  run_layers(step, residual, request, output);
+  const float* logits = finish(step, residual, rows, request, output);
   const int64_t fault_bytes = step.tokens * static_cast<int64_t>(sizeof(int32_t));
   device_.fetch(memory.answer.data(), step.faults, fault_bytes);
   if (logits == nullptr) return;
@@ -355,10 +371,10 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
     const ops::Columns columns = columns_of(memory.inputs, wanted);
     const Step step = make_step(memory, columns, nullptr);
     const Arena::Scope scope(step.arena);
-    float* state = step.arena.take<float>(step.tokens * config_.width());
+    Residual residual = take_residual(step);
     ForwardOutput none;
-    run_layers(step, state, {}, none);
-    (void)finish(step, state, wanted.rows, {}, none);
+    run_layers(step, residual, {}, none);
+    (void)finish(step, residual, wanted.rows, {}, none);
   });
   // All steps share the operations' scratch memory: where it moved, what was recorded with it is of no use.
   if (ops_->scratch_bytes() != scratch) few_.recordings.clear();

@@ -160,6 +160,12 @@ class Ops {
 
   // y[i] += x[i].
   virtual void add(float* y, const float* x, int64_t count) = 0;
+  // y += x, and out = y / rms * (1 + weight): add(), then rms_norm() of one group. All [tokens, width].
+  virtual void add_rms_norm(float* y, const float* x, int64_t tokens, int64_t width, const float* weight, float eps,
+                            float* out) {
+    add(y, x, tokens * width);
+    rms_norm(y, tokens, 1, width, weight, eps, out);
+  }
   // y[t, s] += x[t] for every stream s. y [tokens, streams, hidden].
   virtual void add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) = 0;
   // out[t] = left[t] then right[t], each `width`.

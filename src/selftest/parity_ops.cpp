@@ -290,6 +290,20 @@ void ParityOps::add(float* y, const float* x, int64_t count) {
   compare("add", fmt::format("{}", count), fetch(y, count), want, 0);
 }
 
+void ParityOps::add_rms_norm(float* y, const float* x, int64_t tokens, int64_t width, const float* weight, float eps,
+                             float* out) {
+  const int64_t count = tokens * width;
+  auto want_sum = planning_ ? std::vector<float>() : fetch(y, count);
+  card_.add_rms_norm(y, x, tokens, width, weight, eps, out);
+  if (planning_) return;
+  std::vector<float> want(static_cast<size_t>(count));
+  host_.add_rms_norm(want_sum.data(), fetch(x, count).data(), tokens, width, kept_floats(weight, width), eps,
+                     want.data());
+  const std::string where = fmt::format("[{}, {}]", tokens, width);
+  compare("add_rms_norm", where + " sum", fetch(y, count), want_sum, 0);
+  compare("add_rms_norm", where, fetch(out, count), want, kElementwise);
+}
+
 void ParityOps::add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) {
   auto want = planning_ ? std::vector<float>() : fetch(y, tokens * streams * hidden);
   card_.add_to_streams(y, x, tokens, streams, hidden);

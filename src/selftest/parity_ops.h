@@ -48,6 +48,8 @@ class ParityOps final : public ops::Ops {
   void swiglu(const float* x, int64_t tokens, const ops::Weight& gate, const ops::Weight& up, float* y,
               float* other) override;
   void add(float* y, const float* x, int64_t count) override;
+  void add_rms_norm(float* y, const float* x, int64_t tokens, int64_t width, const float* weight, float eps,
+                    float* out) override;
   void add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) override;
   void concatenate(const float* left, const float* right, int64_t tokens, int64_t width, float* out) override;
   void silu_multiply(const float* gate, const float* up, int64_t count, float* y) override;

@@ -77,6 +77,10 @@ class CudaOps final : public Ops {
     if (!cuda::linear_sum(of("linear_sum"), x, tokens, w, y)) Ops::linear_sum(x, tokens, w, y, upper);
   }
   void add(float* y, const float* x, int64_t count) override { cuda::add(of("add"), y, x, count); }
+  void add_rms_norm(float* y, const float* x, int64_t tokens, int64_t width, const float* weight, float eps,
+                    float* out) override {
+    cuda::add_rms_norm(of("add_rms_norm"), y, x, tokens, width, weight, eps, out);
+  }
   void add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) override {
     cuda::add_to_streams(of("add_to_streams"), y, x, tokens, streams, hidden);
   }

@@ -56,47 +56,93 @@ __device__ inline float add_squares(float4 x, float sum) {
   return fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, fmaf(x.x, x.x, sum))));
 }
 
-// One block a group of at most 4 * kBlock * kEach values, which stay in registers; a multiple of four.
-template <int kBlock, int kEach>
-__global__ void __launch_bounds__(kBlock)
-    rms_norm_kernel(const float* x, int64_t groups, int64_t width, const float* weight, float eps, float* out) {
-  follow();
+struct Norm {
+  const float* x;
+  int64_t groups;
+  int64_t width;
+  const float* weight;
+  float eps;
+  float* out;
+  const float* addend = nullptr;
+  float* sum = nullptr;  // x + addend; may be x
+};
+
+// One block a group of at most 4 * kBlock * kEach values, which stay in registers; a multiple of four. kAdds: the
+// values are x + addend.
+template <int kBlock, int kEach, bool kAdds>
+__global__ void __launch_bounds__(kBlock) rms_norm_kernel(const Norm args) {
+  let_next_start();
   __shared__ float sums[kBlock / 32];
-  const int64_t group = blockIdx.x;
+  const int64_t width = args.width;
+  const int64_t first = blockIdx.x * width;
+  const float* weight = args.weight + blockIdx.x % args.groups * width;
+  const float4 zero = {0, 0, 0, 0};
   float4 values[kEach];
+  float4 addends[kEach];
   float4 scales[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int64_t at = 4 * (i * kBlock + static_cast<int64_t>(threadIdx.x));
-    values[i] = at < width ? load4(x + group * width + at) : float4{0, 0, 0, 0};
-    scales[i] = at < width ? load4(weight + group % groups * width + at) : float4{0, 0, 0, 0};
+    scales[i] = at < width ? load4(weight + at) : zero;
+  }
+  await_previous();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t at = 4 * (i * kBlock + static_cast<int64_t>(threadIdx.x));
+    values[i] = at < width ? load4(args.x + first + at) : zero;
+    if (kAdds) addends[i] = at < width ? load4(args.addend + first + at) : zero;
   }
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) squares = add_squares(values[i], squares);
-  const float scale = inverse_rms(block_sum<kBlock>(squares, sums), width, eps);
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t at = 4 * (i * kBlock + static_cast<int64_t>(threadIdx.x));
+    if constexpr (kAdds) {
+      values[i] = map4(Sum(), values[i], addends[i]);
+      if (at < width) store4(args.sum + first + at, values[i]);
+    }
+    squares = add_squares(values[i], squares);
+  }
+  const float scale = inverse_rms(block_sum<kBlock>(squares, sums), width, args.eps);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int64_t at = 4 * (i * kBlock + static_cast<int64_t>(threadIdx.x));
     if (at >= width) continue;
-    store4(out + group * width + at,
+    store4(args.out + first + at,
            {values[i].x * scale * (scales[i].x + 1.0F), values[i].y * scale * (scales[i].y + 1.0F),
             values[i].z * scale * (scales[i].z + 1.0F), values[i].w * scale * (scales[i].w + 1.0F)});
   }
 }
 
 // Any width; the second read of the values comes from the first-level cache.
-__global__ void __launch_bounds__(kThreads)
-    rms_norm_any_kernel(const float* x, int64_t groups, int64_t width, const float* weight, float eps, float* out) {
+__global__ void __launch_bounds__(kThreads) rms_norm_any_kernel(const Norm args) {
   follow();
   __shared__ float sums[kThreads / 32];
-  const int64_t group = blockIdx.x;
-  const float* in = x + group * width;
-  const float* scales = weight + group % groups * width;
+  const float* in = args.x + blockIdx.x * args.width;
+  const float* scales = args.weight + blockIdx.x % args.groups * args.width;
+  float* out = args.out + blockIdx.x * args.width;
   float squares = 0;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) squares = fmaf(in[i], in[i], squares);
-  const float scale = inverse_rms(block_sum<kThreads>(squares, sums), width, eps);
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) out[group * width + i] = in[i] * scale * (scales[i] + 1.0F);
+  for (int64_t i = threadIdx.x; i < args.width; i += kThreads) squares = fmaf(in[i], in[i], squares);
+  const float scale = inverse_rms(block_sum<kThreads>(squares, sums), args.width, args.eps);
+  for (int64_t i = threadIdx.x; i < args.width; i += kThreads) out[i] = in[i] * scale * (scales[i] + 1.0F);
+}
+
+// The width alone chooses the kernel: it decides the order of the sum.
+template <bool kAdds>
+bool norm_by_fours(const Context& context, const Norm& args, unsigned blocks) {
+  if (!by_fours(args.width, args.x, args.weight, args.out, args.addend, args.sum)) return false;
+  const auto launch = [&](auto kernel, unsigned threads) {
+    launch_following(context, kernel, dim3(blocks), dim3(threads), 0, args);
+  };
+  if (args.width <= 4 * 256 * 3) {
+    launch(rms_norm_kernel<256, 3, kAdds>, 256);
+  } else if (args.width <= 4 * 512 * 3) {
+    launch(rms_norm_kernel<512, 3, kAdds>, 512);
+  } else if (args.width <= 4 * 1024 * 3) {
+    launch(rms_norm_kernel<1024, 3, kAdds>, 1024);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // Every thread a quarter of a vector of all streams: y[t, s, i] = fma(x[t, i], factor[t, s], y[t, s, i]).
@@ -184,19 +230,22 @@ void rms_norm(const Context& context, const float* x, int64_t tokens, int64_t gr
               const float* weight, float eps, float* out) {
   if (context.plans() || tokens * groups == 0) return;
   const auto blocks = static_cast<unsigned>(tokens * groups);
-  const bool fours = by_fours(width, x, weight, out);
-  // The width alone chooses the kernel: it decides the order of the sum.
-  if (fours && width <= 4 * 256 * 3) {
-    launch_following(context, rms_norm_kernel<256, 3>, dim3(blocks), dim3(256), 0, x, groups, width, weight, eps, out);
-  } else if (fours && width <= 4 * 512 * 3) {
-    launch_following(context, rms_norm_kernel<512, 3>, dim3(blocks), dim3(512), 0, x, groups, width, weight, eps, out);
-  } else if (fours && width <= 4 * 1024 * 3) {
-    launch_following(context, rms_norm_kernel<1024, 3>, dim3(blocks), dim3(1024), 0, x, groups, width, weight, eps,
-                     out);
-  } else {
-    launch_following(context, rms_norm_any_kernel, dim3(blocks), kThreads, 0, x, groups, width, weight, eps, out);
-  }
+  const Norm args{x, groups, width, weight, eps, out};
+  if (!norm_by_fours<false>(context, args, blocks))
+    launch_following(context, rms_norm_any_kernel, dim3(blocks), kThreads, 0, args);
   TANDEM_CUDA_LAUNCHED("rms_norm");
+}
+
+void add_rms_norm(const Context& context, float* y, const float* x, int64_t tokens, int64_t width, const float* weight,
+                  float eps, float* out) {
+  if (context.plans() || tokens == 0) return;
+  const Norm args{y, 1, width, weight, eps, out, x, y};
+  if (!norm_by_fours<true>(context, args, static_cast<unsigned>(tokens))) {
+    add(context, y, x, tokens * width);
+    rms_norm(context, y, tokens, 1, width, weight, eps, out);
+    return;
+  }
+  TANDEM_CUDA_LAUNCHED("add_rms_norm");
 }
 
 void add(const Context& context, float* y, const float* x, int64_t count) {

@@ -11,6 +11,9 @@ namespace tandem::ops::cuda {
 void rms_norm(const Context& context, const float* x, int64_t tokens, int64_t groups, int64_t width,
               const float* weight, float eps, float* out);
 void add(const Context& context, float* y, const float* x, int64_t count);
+// One launch where rows are multiples of four values.
+void add_rms_norm(const Context& context, float* y, const float* x, int64_t tokens, int64_t width, const float* weight,
+                  float eps, float* out);
 void add_to_streams(const Context& context, float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden);
 void concatenate(const Context& context, const float* left, const float* right, int64_t tokens, int64_t width,
                  float* out);

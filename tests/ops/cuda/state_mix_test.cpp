@@ -95,6 +95,25 @@ TEST_F(CudaMixing, NormsFollowTheHostAndAreTheSameInAnyCompany) {
   }
 }
 
+TEST_F(CudaMixing, ASumAndItsNormHaveTheBitsOfTheTwoOneAfterTheOther) {
+  for (const int64_t width : kWidths) {
+    for (const int64_t tokens : {1, 8, 40}) {
+      SCOPED_TRACE(testing::Message() << tokens << " x " << width);
+      const int64_t count = tokens * width;
+      const auto y = random.normal(count, 3.0F);
+      const auto weight = random.normal(width, 0.3F);
+      Array<float> both(*card, y), sum(*card, y), x(*card, random.normal(count)), weight_array(*card, weight);
+      Array<float> out(*card, poisoned(count)), want(*card, poisoned(count));
+      const Context& context = card->context;
+      add_rms_norm(context, both.data(), x.data(), tokens, width, weight_array.data(), 1e-6F, out.data());
+      add(context, sum.data(), x.data(), count);
+      rms_norm(context, sum.data(), tokens, 1, width, weight_array.data(), 1e-6F, want.data());
+      EXPECT_EQ(both.get(), sum.get());
+      EXPECT_EQ(out.get(), want.get());
+    }
+  }
+}
+
 TEST_F(CudaMixing, GatedNormsFollowTheHost) {
   for (const int64_t dim : {128, 64, 48, 7}) {
     for (const bool sigmoid : {false, true}) {
