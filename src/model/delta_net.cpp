@@ -21,30 +21,33 @@ void GatedDeltaNet::forward(const Step& step, const float* x, float* y) const {
   const Arena::Scope scope(step.arena);
   const int64_t tokens = step.tokens;
   const int64_t width = config_.value_heads * config_.value_head_dim;
-  float* raw = step.arena.take<float>(tokens * channels_);
   float* qkv = step.arena.take<float>(tokens * channels_);
   float* z = step.arena.take<float>(tokens * width);
-  float* a = step.arena.take<float>(tokens * config_.value_heads);
-  float* b = step.arena.take<float>(tokens * config_.value_heads);
   float* out = step.arena.take<float>(tokens * width);
-  const ops::Ops::Product wide[] = {{qkv_, raw}, {z_, z}};
-  const ops::Ops::Product gates[] = {{a_, a}, {b_, b}};
+  const ops::Ops::Product wide[] = {{qkv_, qkv}, {z_, z}};
   step.ops.linear_group(x, tokens, wide, false);
-  step.ops.linear_group(x, tokens, gates, true);
-  step.ops.causal_conv(step.columns, raw, channels_, conv_, config_.conv_kernel, 1, history_offset_, qkv);
-  step.ops.delta_net(step.columns, {.qkv = qkv,
-                                    .a = a,
-                                    .b = b,
-                                    .a_log = a_log_,
-                                    .dt_bias = dt_bias_,
-                                    .key_heads = config_.key_heads,
-                                    .value_heads = config_.value_heads,
-                                    .key_dim = config_.key_head_dim,
-                                    .value_dim = config_.value_head_dim,
-                                    .state = state_offset_,
-                                    .out = out});
-  step.ops.gated_norm(out, z, tokens, config_.value_heads, config_.value_head_dim, norm_, step.eps,
-                      config_.output_gate_sigmoid);
+  step.ops.gated_delta_net(step.columns, {.x = x,
+                                          .a_proj = a_,
+                                          .b_proj = b_,
+                                          .qkv = qkv,
+                                          .conv = conv_,
+                                          .kernel = config_.conv_kernel,
+                                          .history = history_offset_,
+                                          .z = z,
+                                          .norm = norm_,
+                                          .eps = step.eps,
+                                          .sigmoid = config_.output_gate_sigmoid,
+                                          .net = {.a_log = a_log_,
+                                                  .dt_bias = dt_bias_,
+                                                  .key_heads = config_.key_heads,
+                                                  .value_heads = config_.value_heads,
+                                                  .key_dim = config_.key_head_dim,
+                                                  .value_dim = config_.value_head_dim,
+                                                  .state = state_offset_,
+                                                  .out = out},
+                                          .convolved = step.arena.take<float>(tokens * channels_),
+                                          .a = step.arena.take<float>(tokens * config_.value_heads),
+                                          .b = step.arena.take<float>(tokens * config_.value_heads)});
   step.ops.linear_sum(out, tokens, out_, y, step.arena.take<float>(tokens * config_.hidden));
 }
 

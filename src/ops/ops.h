@@ -205,6 +205,38 @@ class Ops {
   virtual void gated_norm(float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim, const float* weight,
                           float eps, bool sigmoid) = 0;
 
+  // What lies between the wide products of Gated DeltaNet: the gates' products, the convolution, the recurrence and the
+  // gated norm.
+  struct GatedDeltaNet {
+    const float* x = nullptr;     // [tokens, hidden], the gates' inputs
+    Weight a_proj, b_proj;        // [value_heads, hidden]
+    const float* qkv = nullptr;   // [tokens, channels] before the convolution
+    const float* conv = nullptr;  // [kernel, channels]
+    int64_t kernel = 4;
+    int64_t history = 0;          // byte offset in a slot, as causal_conv() has it
+    const float* z = nullptr;     // [tokens, value_heads * value_dim]
+    const float* norm = nullptr;  // [value_dim]
+    float eps = 1e-6F;
+    bool sigmoid = false;
+    DeltaNet net;                // but qkv, a and b, whose memory follows: what it holds afterwards is not said
+    float* convolved = nullptr;  // [tokens, channels]
+    float* a = nullptr;          // [tokens, value_heads]
+    float* b = nullptr;
+  };
+  virtual void gated_delta_net(const Columns& columns, const GatedDeltaNet& args) {
+    DeltaNet net = args.net;
+    net.qkv = args.convolved;
+    net.a = args.a;
+    net.b = args.b;
+    const int64_t tokens = columns.count();
+    const int64_t channels = 2 * net.key_heads * net.key_dim + net.value_heads * net.value_dim;
+    const Product gates[] = {{args.a_proj, args.a}, {args.b_proj, args.b}};
+    linear_group(args.x, tokens, gates, true);
+    causal_conv(columns, args.qkv, channels, args.conv, args.kernel, 1, args.history, args.convolved);
+    delta_net(columns, net);
+    gated_norm(net.out, args.z, tokens, net.value_heads, net.value_dim, args.norm, args.eps, args.sigmoid);
+  }
+
   struct AttentionInputs {
     const float* q_gate = nullptr;  // [tokens, heads, 2, head_dim]: query, then gate
     const float* k = nullptr;       // [tokens, kv_heads, head_dim]

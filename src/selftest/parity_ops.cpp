@@ -417,6 +417,47 @@ void ParityOps::gated_norm(float* x, const float* z, int64_t tokens, int64_t hea
   compare("gated_norm", fmt::format("[{}, {}, {}]", tokens, heads, dim), fetch(x, count), want, kElementwise);
 }
 
+void ParityOps::gated_delta_net(const Columns& columns, const GatedDeltaNet& args) {
+  // Many columns take the operations that this one is made of, on a card too: each is compared by itself.
+  if (columns.count() > ops::kMostFewColumns) return Ops::gated_delta_net(columns, args);
+  const DeltaNet& net = args.net;
+  const int64_t channels = 2 * net.key_heads * net.key_dim + net.value_heads * net.value_dim;
+  const int64_t width = net.value_heads * net.value_dim;
+  // Matrices and history, and what lies between them in a slot.
+  const int64_t state_end = net.state + 4 * net.value_heads * net.key_dim * net.value_dim;
+  const int64_t history_end = args.history + 4 * (args.kernel - 1) * channels;
+  const int64_t begin = std::min(net.state, args.history);
+  HostColumns host(*this, columns);
+  if (!planning_) host.with_slot(begin, (std::max(state_end, history_end) - begin) / 4);
+  card_.gated_delta_net(columns, args);
+  if (planning_) return;
+  const int64_t tokens = columns.count();
+  const auto x = fetch(args.x, tokens * args.a_proj.inputs);
+  const auto qkv = fetch(args.qkv, tokens * channels);
+  const auto z = fetch(args.z, tokens * width);
+  std::vector<float> want(static_cast<size_t>(tokens * width));
+  std::vector<float> convolved(qkv.size());
+  std::vector<float> gates(static_cast<size_t>(2 * tokens * net.value_heads));
+  GatedDeltaNet twin = args;
+  twin.x = x.data();
+  twin.a_proj = kept_weight(args.a_proj);
+  twin.b_proj = kept_weight(args.b_proj);
+  twin.qkv = qkv.data();
+  twin.conv = kept_floats(args.conv, args.kernel * channels);
+  twin.z = z.data();
+  twin.norm = kept_floats(args.norm, net.value_dim);
+  twin.net.a_log = kept_floats(net.a_log, net.value_heads);
+  twin.net.dt_bias = kept_floats(net.dt_bias, net.value_heads);
+  twin.net.out = want.data();
+  twin.convolved = convolved.data();
+  twin.a = gates.data();
+  twin.b = gates.data() + tokens * net.value_heads;
+  host_.gated_delta_net(host.columns(), twin);
+  const std::string where = fmt::format("{} tokens from {}", tokens, columns.runs[0].position);
+  compare("gated_delta_net", where, fetch(net.out, tokens * width), want, 1e-4);
+  compare("gated_delta_net", where + " state", host.card_slot_values(), host.slot_values(), 1e-4);
+}
+
 void ParityOps::attention_inputs(const Columns& columns, const AttentionInputs& args) {
   HostColumns host(*this, columns);
   if (!planning_) host.with_pages(args.kv);

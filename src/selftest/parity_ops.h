@@ -63,6 +63,7 @@ class ParityOps final : public ops::Ops {
   void delta_net(const ops::Columns& columns, const DeltaNet& args) override;
   void gated_norm(float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim, const float* weight, float eps,
                   bool sigmoid) override;
+  void gated_delta_net(const ops::Columns& columns, const GatedDeltaNet& args) override;
   void attention_inputs(const ops::Columns& columns, const AttentionInputs& args) override;
   void index_inputs(const ops::Columns& columns, const IndexInputs& args) override;
   void select_blocks(const ops::Columns& columns, const SelectBlocks& args,

@@ -112,6 +112,9 @@ class CudaOps final : public Ops {
                   bool sigmoid) override {
     cuda::gated_norm(of("gated_norm"), x, z, tokens, heads, dim, weight, eps, sigmoid);
   }
+  void gated_delta_net(const Columns& columns, const GatedDeltaNet& args) override {
+    if (!cuda::gated_delta_net(of("gated_delta_net"), columns, args)) Ops::gated_delta_net(columns, args);
+  }
   void attention_inputs(const Columns& columns, const AttentionInputs& args) override {
     cuda::attention_inputs(of("attention_inputs"), columns, args);
   }

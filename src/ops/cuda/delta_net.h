@@ -19,4 +19,8 @@ namespace tandem::ops::cuda {
 // key_dim and value_dim are multiples of 16, key_dim at most 256.
 void delta_net(const Context& context, const Columns& columns, const Ops::DeltaNet& args);
 
+// Of at most kMostFewColumns columns in one launch (delta_few.cu), or in two where the gates' matrices are not BF16.
+// False where the shape is not served: the operations that it is made of do it then.
+bool gated_delta_net(const Context& context, const Columns& columns, const Ops::GatedDeltaNet& args);
+
 }  // namespace tandem::ops::cuda

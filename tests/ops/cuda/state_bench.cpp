@@ -1,12 +1,14 @@
 // Times of the operations of state, norms and gates at Flash-Next's shapes. Every figure is the median of nine rounds
 // of a recorded graph of many calls over arrays that rotate through more than the second-level cache.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 
 #include "ops/cuda/delta_net.h"
+#include "ops/cuda/dense.h"
 #include "ops/cuda/dense_measure.h"
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/hyper.h"
@@ -203,6 +205,81 @@ void bench_small(Bench& bench, int64_t tokens) {
   bench.buffers.clear();
 }
 
+// The small operations of a DeltaNet layer of the 27B model, in the order of a decode step: what stands between its
+// three wide products.
+void bench_layer(Bench& bench, int64_t runs, int64_t each, int64_t copies) {
+  constexpr int64_t kHidden = 5120, kHeads = 48, kKeyHeads = 16, kDim = 128;
+  constexpr int64_t kChannels = (2 * kKeyHeads + kHeads) * kDim;
+  const int64_t tokens = runs * each;
+  std::vector<BenchColumns> columns;
+  std::vector<std::array<Weight, 2>> gates;
+  for (int64_t c = 0; c < copies; ++c) {
+    columns.push_back(make_columns(bench, runs, each, 3, kHeads * kDim * kDim + 3 * kChannels));
+    gates.push_back({bench.weight(kHeads, kHidden), bench.weight(kHeads, kHidden)});
+  }
+  float* state = bench.filled(tokens * kHidden);
+  float* y = bench.filled(tokens * kHidden);
+  float* x = bench.filled(tokens * kHidden);
+  float* raw = bench.filled(tokens * kChannels);
+  float* qkv = bench.filled(tokens * kChannels);
+  float* a = bench.filled(tokens * kHeads);
+  float* b = bench.filled(tokens * kHeads);
+  float* z = bench.filled(tokens * kHeads * kDim);
+  float* out = bench.filled(tokens * kHeads * kDim);
+  float* conv = bench.filled(4 * kChannels);
+  float* norm = bench.filled(kHidden);
+  const Ops::DeltaNet args{.qkv = qkv,
+                           .a = a,
+                           .b = b,
+                           .a_log = bench.filled(kHeads),
+                           .dt_bias = bench.filled(kHeads),
+                           .key_heads = kKeyHeads,
+                           .value_heads = kHeads,
+                           .key_dim = kDim,
+                           .value_dim = kDim,
+                           .state = 0,
+                           .out = out};
+  const Context& context = bench.card.context;
+  const auto norms = [&](int64_t) { add_rms_norm(context, state, y, tokens, kHidden, norm, 1e-6F, x); };
+  const auto products = [&](int64_t c) {
+    const auto& pair = gates[static_cast<size_t>(c)];
+    const Ops::Product both[] = {{pair[0], a}, {pair[1], b}};
+    linear_group(context, x, tokens, both, true);
+  };
+  const auto mixer = [&](int64_t c) {
+    const Columns at = columns[static_cast<size_t>(c)].columns();
+    causal_conv(context, at, raw, kChannels, conv, 4, 1, kHeads * kDim * kDim * 4, qkv);
+    delta_net(context, at, args);
+    gated_norm(context, out, z, tokens, kHeads, kDim, norm, 1e-6F, false);
+  };
+  const auto report = [&](const char* name, const std::function<void(int64_t)>& call) {
+    std::printf("layer %lld x %lld, %s: %.2f us\n", static_cast<long long>(runs), static_cast<long long>(each), name,
+                microseconds(bench.card, call, copies));
+  };
+  report("add, norm", norms);
+  report("gates", products);
+  report("convolution, delta, gated norm", mixer);
+  const auto whole = [&](int64_t c) {
+    const auto& pair = gates[static_cast<size_t>(c)];
+    Ops::GatedDeltaNet one{.x = x,
+                           .a_proj = pair[0],
+                           .b_proj = pair[1],
+                           .qkv = raw,
+                           .conv = conv,
+                           .history = kHeads * kDim * kDim * 4,
+                           .z = z,
+                           .norm = norm,
+                           .net = args};
+    if (!gated_delta_net(context, columns[static_cast<size_t>(c)].columns(), one)) std::printf("not served\n");
+  };
+  report("gated_delta_net", whole);
+  report("norm, gated_delta_net", [&](int64_t c) {
+    norms(c);
+    whole(c);
+  });
+  bench.buffers.clear();
+}
+
 void bench_deltas(Bench& bench) {
   for (const int64_t each : {1, 2, 4, 8}) bench_delta(bench, 1, each, kCopies, 3);
   for (const int64_t runs : {2, 4, 8}) bench_delta(bench, runs, 1, 20, 3);
@@ -225,6 +302,11 @@ int run(int count, char** names) {
   if (wanted("read")) bench_read(bench);
   if (wanted("delta")) bench_deltas(bench);
   if (wanted("chunks")) bench_chunks(bench);
+  if (wanted("layer")) {
+    for (const auto& [runs, each] : std::array<std::array<int64_t, 2>, 5>{{{1, 1}, {1, 4}, {1, 8}, {4, 1}, {8, 1}}}) {
+      bench_layer(bench, runs, each, kCopies / std::min<int64_t>(runs, 2));
+    }
+  }
   for (const int64_t tokens : {1, 8, 2048}) {
     if (wanted(tokens > 8 ? "mixes" : "mix")) bench_hyper(bench, tokens, tokens > 8 ? 2 : kCopies);
     if (wanted(tokens > 8 ? "passes" : "pass")) bench_small(bench, tokens);

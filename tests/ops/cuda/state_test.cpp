@@ -1,5 +1,6 @@
 // Operations of state on the card against the host's: the recurrences, whose state must not depend on how steps are
 // cut, on padding, or on what stands beside them.
+#include <cmath>
 #include <gtest/gtest.h>
 
 #include "base/pool.h"
@@ -185,6 +186,217 @@ TEST(CudaDeltaNet, AWindowHasTheBitsOfSingleStepsAndOfItsRunAlone) {
           slot = alone.slots[0]->get();
         }
         EXPECT_EQ(together.slots[r]->get(), slot);
+      }
+    }
+  }
+}
+
+// Inputs of gated_delta_net(). Gates' matrices are BF16, or FP32 with the same values.
+struct GatedInputs {
+  DeltaShape shape;
+  int64_t hidden;
+  bool fp32;
+  std::vector<float> x, qkv, z, conv, norm, a_log, dt_bias, a_values, b_values;
+  std::vector<uint16_t> a_bits, b_bits;
+
+  GatedInputs(RandomData& random, const DeltaShape& shape_, int64_t hidden_, int64_t tokens, bool fp32_ = false)
+      : shape(shape_),
+        hidden(hidden_),
+        fp32(fp32_),
+        x(random.normal(tokens * hidden)),
+        qkv(random.normal(tokens * shape.stride())),
+        z(random.normal(tokens * shape.out_width())),
+        conv(random.normal(4 * shape.stride())),
+        norm(random.normal(shape.value_dim)),
+        a_log(random.normal(shape.value_heads, 0.5F)),
+        dt_bias(random.normal(shape.value_heads, 0.5F)) {
+    const float scale = 1.0F / std::sqrt(static_cast<float>(hidden));
+    a_bits = random.normal_bf16(shape.value_heads * hidden, scale);
+    b_bits = random.normal_bf16(shape.value_heads * hidden, scale);
+    for (const uint16_t bits : a_bits) a_values.push_back(numeric::bf16_to_float(bits));
+    for (const uint16_t bits : b_bits) b_values.push_back(numeric::bf16_to_float(bits));
+  }
+  GatedInputs columns(int64_t begin, int64_t end) const {
+    GatedInputs some = *this;
+    some.x = part(x, begin, end, hidden);
+    some.qkv = part(qkv, begin, end, shape.stride());
+    some.z = part(z, begin, end, shape.out_width());
+    return some;
+  }
+  int64_t history() const { return kStateOffset + shape.state_floats(); }
+  int64_t slot_floats() const { return history() + 3 * shape.stride() + 32; }
+  Weight weight(const void* data) const {
+    return {.data = data,
+            .format = fp32 ? WeightFormat::kF32 : WeightFormat::kBF16,
+            .rows = shape.value_heads,
+            .inputs = hidden};
+  }
+  // What does not depend on where the arrays are.
+  Ops::GatedDeltaNet arguments() const {
+    Ops::GatedDeltaNet args;
+    args.history = history() * 4;
+    args.sigmoid = hidden % 3 == 0;
+    args.net.key_heads = shape.key_heads;
+    args.net.value_heads = shape.value_heads;
+    args.net.key_dim = shape.key_dim;
+    args.net.value_dim = shape.value_dim;
+    args.net.state = kStateOffset * 4;
+    return args;
+  }
+};
+
+// Whether the kernel served the shape; else `out` is empty.
+bool run_gated_on_card(StateCard& card, const BothColumns& columns, const GatedInputs& in, std::vector<float>& out) {
+  Array<float> x(card, in.x), qkv(card, in.qkv), z(card, in.z), conv(card, in.conv), norm(card, in.norm),
+      a_log(card, in.a_log), dt_bias(card, in.dt_bias), a_values(card, in.a_values), b_values(card, in.b_values);
+  Array<uint16_t> a_bits(card, in.a_bits), b_bits(card, in.b_bits);
+  Array<float> to(card, poisoned(columns.count() * in.shape.out_width()));
+  Array<float> a(card, poisoned(columns.count() * in.shape.value_heads)),
+      b(card, poisoned(columns.count() * in.shape.value_heads));
+  Ops::GatedDeltaNet args = in.arguments();
+  args.x = x.data();
+  args.a_proj = in.weight(in.fp32 ? static_cast<const void*>(a_values.data()) : a_bits.data());
+  args.b_proj = in.weight(in.fp32 ? static_cast<const void*>(b_values.data()) : b_bits.data());
+  args.qkv = qkv.data();
+  args.conv = conv.data();
+  args.z = z.data();
+  args.norm = norm.data();
+  args.net.a_log = a_log.data();
+  args.net.dt_bias = dt_bias.data();
+  args.net.out = to.data();
+  args.a = a.data();
+  args.b = b.data();
+  const bool served = gated_delta_net(card.context, columns.device(), args);
+  out = served ? to.get() : std::vector<float>();
+  return served;
+}
+
+std::vector<float> run_gated_on_host(Ops& host, const BothColumns& columns, const GatedInputs& in) {
+  auto out = poisoned(columns.count() * in.shape.out_width());
+  auto convolved = poisoned(columns.count() * in.shape.stride());
+  auto a = poisoned(columns.count() * in.shape.value_heads);
+  auto b = a;
+  Ops::GatedDeltaNet args = in.arguments();
+  args.x = in.x.data();
+  args.a_proj = in.weight(in.fp32 ? static_cast<const void*>(in.a_values.data()) : in.a_bits.data());
+  args.b_proj = in.weight(in.fp32 ? static_cast<const void*>(in.b_values.data()) : in.b_bits.data());
+  args.qkv = in.qkv.data();
+  args.conv = in.conv.data();
+  args.z = in.z.data();
+  args.norm = in.norm.data();
+  args.net.a_log = in.a_log.data();
+  args.net.dt_bias = in.dt_bias.data();
+  args.net.out = out.data();
+  args.convolved = convolved.data();
+  args.a = a.data();
+  args.b = b.data();
+  host.gated_delta_net(columns.host(), args);
+  return out;
+}
+
+void compare_gated(const DeltaCase& test, int64_t hidden, bool fp32 = false) {
+  SCOPED_TRACE(testing::Message() << test.shape.value_heads << " heads, hidden " << hidden << ", " << test.runs.size()
+                                  << " runs of " << test.each << (test.advance ? "" : ", not advancing")
+                                  << (fp32 ? ", FP32" : ""));
+  RandomData random;
+  StateCard card;
+  base::WorkerPool pool(2);
+  host::HostOps host(pool, true);
+  const GatedInputs in(random, test.shape, hidden, static_cast<int64_t>(test.runs.size()) * test.each, fp32);
+  BothColumns columns(card, random, test.runs, test.each, in.slot_floats(), test.advance);
+  const auto before = columns.host_slots;
+  std::vector<float> out;
+  ASSERT_TRUE(run_gated_on_card(card, columns, in, out));
+  const auto want = run_gated_on_host(host, columns, in);
+  const int64_t width = test.shape.out_width();
+  const double error = relative_error(held(columns, out, width), doubles(held(columns, want, width)));
+  EXPECT_LT(error, 3e-5);
+  for (int64_t c = 0; c < columns.count(); ++c) {
+    if (columns.holds(c)) continue;
+    EXPECT_EQ(part(out, c, c + 1, width), std::vector<float>(static_cast<size_t>(width), 0.0F));
+  }
+  double state_error = 0;
+  for (size_t r = 0; r < test.runs.size(); ++r) {
+    const auto slot = columns.slots[r]->get();
+    if (!test.advance || test.runs[r].tokens == 0) {
+      EXPECT_EQ(slot, before[r]);
+      continue;
+    }
+    const auto& host_slot = columns.host_slots[r];
+    state_error = std::max(state_error, relative_error(part(slot, kStateOffset, in.history(), 1),
+                                                       doubles(part(host_slot, kStateOffset, in.history(), 1))));
+    // The history is inputs alone.
+    EXPECT_EQ(part(slot, 0, kStateOffset, 1), part(before[r], 0, kStateOffset, 1));
+    EXPECT_EQ(part(slot, in.history(), in.slot_floats(), 1), part(host_slot, in.history(), in.slot_floats(), 1));
+  }
+  EXPECT_LT(state_error, 3e-5);
+  std::printf("  gated, %2lld heads, %zu x %lld: out %.1e, state %.1e\n",
+              static_cast<long long>(test.shape.value_heads), test.runs.size(), static_cast<long long>(test.each),
+              error, state_error);
+}
+
+TEST(CudaGatedDeltaNet, OneLaunchFollowsTheHost) {
+  SKIP_WITHOUT_A_CARD();
+  for (const auto& [shape, hidden] : std::vector<std::pair<DeltaShape, int64_t>>{
+           {kDemo, 256}, {kReal, 5120}, {kReal, 2560}, {{3, 3, 128, 128}, 300}, {{1, 8, 128, 128}, 1028}}) {
+    compare_gated({shape, {{5, 1}}, 1}, hidden);
+    for (int64_t each = 2; each <= 8; ++each) compare_gated({shape, {{0, each}}, each}, hidden);
+    compare_gated({shape, {{62, 3}, {7, 4}}, 4}, hidden);
+    compare_gated({shape, {{62, 1}, {7, 2}, {0, 0}}, 2}, hidden);
+    compare_gated({shape, {{9, 5}}, 8}, hidden);
+    compare_gated({shape, {{62, 3}, {7, 4}}, 4, false}, hidden);
+    compare_gated({shape, {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {7, 0}, {8, 1}}, 1}, hidden);
+    compare_gated({shape, {{5, 1}}, 1}, hidden, true);
+    compare_gated({shape, {{3, 2}, {9, 3}}, 3}, hidden, true);
+    compare_gated({shape, {{3, 7}}, 7}, hidden, true);
+  }
+}
+
+TEST(CudaGatedDeltaNet, LeavesOtherShapesToTheOperationsThatItIsMadeOf) {
+  SKIP_WITHOUT_A_CARD();
+  RandomData random;
+  StateCard card;
+  std::vector<float> out;
+  const auto served = [&](const DeltaShape& shape, int64_t runs, int64_t each) {
+    const GatedInputs in(random, shape, 256, runs * each);
+    BothColumns columns(card, random, std::vector<RunShape>(static_cast<size_t>(runs), {0, each}), each,
+                        in.slot_floats());
+    return run_gated_on_card(card, columns, in, out);
+  };
+  EXPECT_TRUE(served(kDemo, 1, 8));
+  EXPECT_FALSE(served(kDemo, 1, 9));
+  EXPECT_FALSE(served(kDemo, 3, 3));
+  EXPECT_FALSE(served({2, 6, 64, 128}, 1, 1));
+  EXPECT_FALSE(served({2, 6, 128, 64}, 1, 1));
+  EXPECT_FALSE(served({1, 9, 128, 128}, 1, 1));
+  card.context.tensor_cores = false;
+  EXPECT_FALSE(served(kDemo, 1, 1));
+}
+
+TEST(CudaGatedDeltaNet, AWindowHasTheBitsOfSingleStepsAndOfItsRunAlone) {
+  SKIP_WITHOUT_A_CARD();
+  RandomData random;
+  StateCard card;
+  for (const bool fp32 : {false, true}) {
+    for (const int64_t each : {1, 2, 3, 4, 8}) {
+      SCOPED_TRACE(testing::Message() << each << (fp32 ? " FP32" : ""));
+      std::vector<RunShape> runs;
+      for (int64_t r = 0; r < kMostFewColumns / each; ++r) runs.push_back({61 + r, each});
+      const GatedInputs in(random, kReal, 2560, static_cast<int64_t>(runs.size()) * each, fp32);
+      BothColumns together(card, random, runs, each, in.slot_floats());
+      std::vector<float> out, alone_out;
+      ASSERT_TRUE(run_gated_on_card(card, together, in, out));
+      for (size_t r = 0; r < runs.size(); ++r) {
+        std::vector<float> slot = together.host_slots[r];
+        for (int64_t t = 0; t < each; ++t) {
+          BothColumns alone(card, random, {{runs[r].position + t, 1}}, 1, in.slot_floats());
+          alone.slots[0]->set(slot);
+          const int64_t c = static_cast<int64_t>(r) * each + t;
+          ASSERT_TRUE(run_gated_on_card(card, alone, in.columns(c, c + 1), alone_out));
+          EXPECT_EQ(alone_out, part(out, c, c + 1, kReal.out_width())) << "run " << r << ", token " << t;
+          slot = alone.slots[0]->get();
+        }
+        EXPECT_EQ(together.slots[r]->get(), slot) << "run " << r;
       }
     }
   }
