@@ -505,13 +505,10 @@ bool few_columns_serve(const Product& p) {
 bool few_columns_share(std::span<const Product> products) {
   if (products.size() > kMostProducts) return false;
   const Weight& first = products[0].w;
-  const Cut cut = cut_of(first);
   return std::all_of(products.begin(), products.end(), [&](const Product& product) {
     const Weight& w = product.w;
-    const Cut own = cut_of(w);
     return few_columns_serve(product) && w.format == first.format && w.inputs == first.inputs &&
-           w.group == first.group && w.scale_type == first.scale_type && own.splits == cut.splits &&
-           own.warps == cut.warps && own.passes == cut.passes;
+           w.group == first.group && w.scale_type == first.scale_type;
   });
 }
 
@@ -519,11 +516,15 @@ void few_columns_linear(const Context& context, std::span<const Product> product
   if (context.plans()) return;
   Group group;
   group.count = static_cast<int>(products.size());
+  // All are cut as the largest is.
+  const auto largest = std::max_element(products.begin(), products.end(),
+                                        [](const Product& a, const Product& b) { return a.w.rows < b.w.rows; });
+  const Cut cut = cut_of(largest->w);
   for (size_t i = 0; i < products.size(); ++i) {
     Arguments& p = group.products[i];
     p.product = products[i];
-    p.cut = cut_of(products[i].w);
-    if (p.product.paired) p.cut.tiles *= 2;
+    p.cut = cut;
+    p.cut.tiles = ceil_div(p.product.w.rows, kTileRows) * (p.product.paired ? 2 : 1);
     place_rows(p);
     place_steps(p);
   }
