@@ -14,6 +14,7 @@
 #include "bench_report.h"
 #include "context/sequence.h"
 #include "device/cards.h"
+#include "engine/loaded_model.h"
 #include "engine/placement.h"
 #include "model/model.h"
 #include "ops/ops.h"
@@ -21,6 +22,8 @@
 #include "synthetic_model.h"
 
 #ifdef TANDEM_WITH_CUDA
+#include "device/cuda/watched_device.h"
+#include "host_gap.h"
 #include "ops/cuda/ceilings.h"
 #include "ops/cuda/op_figures.h"
 #endif
@@ -38,6 +41,7 @@ struct GpuOptions {
   std::vector<int64_t> prompts = {8192};
   int64_t layers = 0;
   bool no_operations = false;
+  int gap_steps = 200;
   int steps = 24;
   int rounds = kLeastRounds;
   bool json = false;
@@ -105,8 +109,12 @@ struct Measured {
 
 class ModelBench {
  public:
-  ModelBench(Measured& measured, const std::string& form, device::Device& card)
-      : out_(measured), name_(form), load_(measured.options.engine.load), pool_(0) {
+  ModelBench(Measured& measured, const std::string& form, std::shared_ptr<device::Device> card)
+      : out_(measured),
+        name_(form),
+        load_(measured.options.engine.load),
+        card_(std::move(card)),
+        pool_(std::make_unique<base::WorkerPool>(0)) {
     synth::Settings settings;
     settings.form = form;
     settings.repeat_bytes = kRepeatBytes;
@@ -116,7 +124,7 @@ class ModelBench {
     artifact_ = std::make_unique<artifact::Artifact>(synthetic_artifact(synthetic));
     load_.chunk = measured.options.engine.prefill_chunk;
     const auto begin = std::chrono::steady_clock::now();
-    model_ = model::Model::load(*artifact_, card, pool_, load_);
+    model_ = model::Model::load(*artifact_, *card_, *pool_, load_);
     base::Json& raw = out_.report.raw[name_];
     raw = {{"form", form}, {"weight_bytes", model_->weight_bytes()}, {"load_s", seconds_since(begin)}};
     token_ = bytes_of_token(*artifact_, model_->config());
@@ -129,6 +137,14 @@ class ModelBench {
     for (const int64_t context : out_.options.contexts) {
       for (const int64_t width : out_.options.widths) decode(context, width);
     }
+    if (out_.options.gap_steps == 0) return;
+    measure_host_gap(out_.report, name_,
+                     {.name = name_,
+                      .artifact = std::move(artifact_),
+                      .pool = std::move(pool_),
+                      .device = card_,
+                      .model = std::move(model_)},
+                     out_.options.gap_steps);
   }
 
  private:
@@ -214,7 +230,8 @@ class ModelBench {
   Measured& out_;
   std::string name_;
   model::LoadOptions load_;
-  base::WorkerPool pool_;
+  std::shared_ptr<device::Device> card_;
+  std::unique_ptr<base::WorkerPool> pool_;
   std::unique_ptr<artifact::Artifact> artifact_;
   std::unique_ptr<model::Model> model_;
   TokenBytes token_;
@@ -237,7 +254,7 @@ void bench_gpu(const GpuOptions& options) {
   const engine::DeviceName name = engine::parse_devices(options.engine.device)[0];
   if (name.kind != engine::DeviceKind::kCuda) base::bad_input("--device", "'{}' is no card", options.engine.device);
   const device::Card card = device::require_card(name.ordinal);
-  const auto device = device::open_card(name.ordinal);
+  const auto device = std::make_shared<device::cuda::WatchedDevice>(card);
   BenchReport report;
   report.bench = "gpu";
   report.raw["card"] = {{"name", card.name},
@@ -250,7 +267,7 @@ void bench_gpu(const GpuOptions& options) {
   report.figures["gpu.copy_gb_s"] = measured.ceilings.copy_bytes_s / 1e9;
   report.figures["gpu.matmul_tflops"] = measured.ceilings.matmul_flops_s / 1e12;
   if (!options.no_operations) measure_operations(measured, *device);
-  for (const std::string& form : options.models) ModelBench(measured, form, *device).run();
+  for (const std::string& form : options.models) ModelBench(measured, form, device).run();
   report.print(options.json);
 }
 
@@ -282,6 +299,9 @@ void add_bench_gpu(CLI::App& bench) {
   per_call(command->add_option("--prefill-chunk", options->engine.prefill_chunk, "Tokens of a prompt in one step"))
       ->capture_default_str();
   per_call(command->add_flag("--no-operations", options->no_operations, "Measure whole steps alone"));
+  per_call(command->add_option("--gap-steps", options->gap_steps,
+                               "Decoded tokens that the host's time between steps is measured over; 0: not at all"))
+      ->capture_default_str();
   per_call(command->add_option("--steps", options->steps, "Decoded tokens"))->capture_default_str();
   per_call(command->add_option("--rounds", options->rounds, "Rounds, at least 5"))->capture_default_str();
   per_call(command->add_flag("--json", options->json, "Print JSON"));

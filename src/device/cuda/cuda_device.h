@@ -11,7 +11,7 @@ namespace tandem::device::cuda {
 
 std::vector<Card> list_cards(std::string* why);
 
-class CudaDevice final : public Device {
+class CudaDevice : public Device {
  public:
   explicit CudaDevice(const Card& card);
   ~CudaDevice() override;

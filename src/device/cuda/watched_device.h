@@ -1,0 +1,36 @@
+// A card that notes when its recordings end, to measure what the host adds between steps.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "device/cuda/cuda_device.h"
+
+namespace tandem::device::cuda {
+
+class WatchedDevice final : public CudaDevice {
+ public:
+  enum class Watch {
+    kNothing,
+    kEnds,       // the end of each run of a recording
+    kDurations,  // each recording runs twice; the second waits on the card for nothing but the first
+  };
+
+  explicit WatchedDevice(const Card& card) : CudaDevice(card) {}
+
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override;
+
+  // What runs of recordings are noted for from here on; forgets what was noted.
+  void watch(Watch watch);
+  // Microseconds from each end to the next, or of each second run. Waits for the device.
+  std::vector<double> noted_us();
+
+ private:
+  class Watched;
+  class Events;
+  std::shared_ptr<Events> events_;
+  Watch watch_ = Watch::kNothing;
+};
+
+}  // namespace tandem::device::cuda
