@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <vector>
 
 #include "base/units.h"
@@ -22,59 +23,81 @@ class Arena {
   template <typename T>
   T* take(int64_t count) {
     const int64_t bytes = static_cast<int64_t>(base::round_up(static_cast<uint64_t>(count) * sizeof(T), 256));
-    if (blocks_.empty() || used_ + bytes > blocks_.back().bytes()) add_block(bytes);
-    std::byte* memory = blocks_.back().data() + used_;
+    live_ += bytes;
+    most_ = std::max(most_, live_);
+    if (plans_) return reinterpret_cast<T*>(kNowhere + static_cast<uintptr_t>(live_ - bytes));
+    while (block_ < blocks_.size() && used_ + bytes > blocks_[block_].bytes()) {
+      ++block_;
+      used_ = 0;
+    }
+    if (block_ == blocks_.size()) blocks_.emplace_back(device_, std::max(bytes, kLeastBytes));
+    std::byte* memory = blocks_[block_].data() + used_;
     used_ += bytes;
     return reinterpret_cast<T*>(memory);
   }
 
-  // Outside of scopes: what later forwards need is there already, at addresses that stay.
-  void reserve(int64_t bytes) {
-    if (bytes_ >= bytes) return;
-    blocks_.clear();
-    bytes_ = used_ = 0;
-    add_block(bytes);
-    used_ = 0;
-  }
-  int64_t bytes() const { return bytes_; }
+  // How often addresses changed: what was recorded before is of no use.
+  int64_t moves() const { return moves_; }
 
   class Scope {
    public:
-    explicit Scope(Arena& arena) : arena_(arena), blocks_(arena.blocks_.size()), used_(arena.used_) {}
-    ~Scope() { arena_.give_back(blocks_, used_); }
+    explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), used_(arena.used_), live_(arena.live_) {}
+    ~Scope() {
+      arena_.block_ = block_;
+      arena_.used_ = used_;
+      arena_.live_ = live_;
+      if (live_ == 0 && arena_.blocks_.size() > 1) arena_.make_room();
+    }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Arena& arena_;
-    size_t blocks_;
+    size_t block_;
     int64_t used_;
+    int64_t live_;
+  };
+
+  // While it lives, outside of all scopes, what is taken is counted and must not be touched. Afterwards there is room
+  // for as much in one block, at addresses that stay until more is taken.
+  class Plan {
+   public:
+    explicit Plan(Arena& arena) : arena_(arena) { arena_.plans_ = true; }
+    ~Plan() noexcept(false) {
+      arena_.plans_ = false;
+      if (std::uncaught_exceptions() == 0) arena_.make_room();
+    }
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
+
+   private:
+    Arena& arena_;
   };
 
  private:
-  void add_block(int64_t bytes) {
-    blocks_.emplace_back(device_, std::max(bytes, int64_t{1} << 20));
-    bytes_ += blocks_.back().bytes();
-    used_ = 0;
-  }
-  // A block that was added inside an inner scope stays until the outermost one ends; then all become one that holds
-  // as much, so that a steady state has a single block.
-  void give_back(size_t blocks, int64_t used) {
-    if (blocks == blocks_.size()) used_ = used;
-    if (blocks > 1 || used > 0) return;
-    used_ = 0;
-    if (blocks_.size() < 2) return;
-    const int64_t total = bytes_;
+  static constexpr int64_t kLeastBytes = int64_t{1} << 20;
+  static constexpr uintptr_t kNowhere = uintptr_t{1} << 46;
+
+  // One block for the most that was ever taken together.
+  void make_room() {
+    const int64_t bytes = std::max(most_, kLeastBytes);
+    if (blocks_.size() == 1 && blocks_[0].bytes() >= bytes) return;
     device_.finish();
     blocks_.clear();
-    bytes_ = 0;
-    add_block(total);
+    blocks_.emplace_back(device_, bytes);
+    block_ = 0;
+    used_ = 0;
+    ++moves_;
   }
 
   device::Device& device_;
   std::vector<device::Buffer> blocks_;
-  int64_t bytes_ = 0;
-  int64_t used_ = 0;  // of the last block
+  bool plans_ = false;
+  size_t block_ = 0;  // the one that is taken from
+  int64_t used_ = 0;  // of it
+  int64_t live_ = 0;  // taken and not given back, of all
+  int64_t most_ = 0;  // that live_ ever was
+  int64_t moves_ = 0;
 };
 
 struct Step {
