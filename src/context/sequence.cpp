@@ -156,6 +156,18 @@ void Sequence::forward(std::span<Sequence* const> sequences, std::span<const std
   }
 }
 
+int32_t Sequence::greedy(int64_t tokens, std::span<const uint64_t> allowed) {
+  return memory_->model.greedy(tokens, {&allowed, 1}).at(0);
+}
+
+void Sequence::read_logits(std::vector<float>& logits) {
+  memory_->model.read_logits(logits);
+}
+
+void Sequence::settle() {
+  memory_->model.settle();
+}
+
 void Sequence::pretend(int64_t tokens) {
   reserve(tokens);
   length_ = tokens;

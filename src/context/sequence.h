@@ -50,6 +50,10 @@ class Sequence {
   // Runs the model over `tokens` and extends the state by them. Throws base::Error{kUnavailable} where the pages do
   // not suffice; the state is then unchanged.
   void forward(std::span<const int32_t> tokens, const model::ForwardRequest& request, model::ForwardOutput& output);
+  // Of the last forward of the pool's sequences, which kept this one's logits alone (model::Model::greedy).
+  int32_t greedy(int64_t tokens, std::span<const uint64_t> allowed);
+  void read_logits(std::vector<float>& logits);
+  void settle();
   // Says that these tokens come next, as early as that is known (model::Model::prefetch).
   void prefetch(std::span<const int32_t> tokens);
   // Takes pages for `tokens` and goes on behind them, with whatever lies there for their state: for measurements of

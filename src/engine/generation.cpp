@@ -44,6 +44,7 @@ double Generation::seconds_of_decode() const {
 void Generation::start(TextModel& model) {
   started_ = Clock::now();
   sequence_ = model.create();
+  keeps_logits_ = sequence_->keeps_logits() && sampler_.takes_likeliest() && !plan_.top_logprobs;
 }
 
 void Generation::step() {
@@ -51,8 +52,16 @@ void Generation::step() {
     prefill();
     return;
   }
-  sequence_->forward({&outcome_.token_ids.back(), 1}, &logits_);
+  forward({&outcome_.token_ids.back(), 1});
   draw();
+}
+
+void Generation::forward(std::span<const int32_t> tokens) {
+  if (keeps_logits_) {
+    sequence_->forward_and_keep(tokens);
+  } else {
+    sequence_->forward(tokens, &logits_);
+  }
 }
 
 // Chunks end at multiples of the chunk size counted from position 0, so that a prompt is always cut at the same places.
@@ -64,8 +73,12 @@ void Generation::prefill() {
   // The chunk after this one too: what it needs from disk comes while this one is computed.
   const int64_t ahead = std::min(outcome_.prompt_tokens, end + plan_.prefill_chunk);
   sequence_->prefetch(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(ahead - begin)));
-  sequence_->forward(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                     last && plan_.max_tokens > 0 ? &logits_ : nullptr);
+  const auto chunk = prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  if (last && plan_.max_tokens > 0) {
+    forward(chunk);
+  } else {
+    sequence_->forward(chunk, nullptr);
+  }
   prompt_done_ = end;
   Update update;
   if (plan_.progress) {
@@ -84,14 +97,29 @@ void Generation::prefill() {
   }
 }
 
+// While the step is computed, the steering makes up its mind about what may follow.
 void Generation::draw() {
-  const std::optional<int32_t> token = steering_.next(sampler_, logits_);
+  bool chosen = false;
+  const std::optional<int32_t> token = steering_.next([&](int64_t position, const Allowed& allowed) {
+    chosen = true;
+    return choose(position, allowed);
+  });
+  if (keeps_logits_ && !chosen) sequence_->settle();
   ++outcome_.completion_tokens;
   if (token) {
     take(*token);
   } else {
     finish(FinishReason::kStop);
   }
+}
+
+int32_t Generation::choose(int64_t position, const Allowed& allowed) {
+  if (keeps_logits_) {
+    const int32_t token = sequence_->likeliest(allowed, tokenizer_.size());
+    if (token >= 0) return token;
+    sequence_->read_logits(logits_);  // the sampler says what is wrong with them
+  }
+  return sampler_.draw(logits_, position, allowed);
 }
 
 void Generation::take(int32_t token) {

@@ -62,8 +62,11 @@ class Generation {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Consumes tokens; draw() chooses from the logits that follow.
+  void forward(std::span<const int32_t> tokens);
   void prefill();
   void draw();
+  int32_t choose(int64_t position, const Allowed& allowed);
   void take(int32_t token);
   // Sends what the step gave, if anything.
   void deliver(Update update);
@@ -77,6 +80,8 @@ class Generation {
   Steering steering_;
   std::unique_ptr<TextSequence> sequence_;
   int64_t prompt_done_ = 0;  // tokens of the prompt that were read
+  // Whether the likeliest token is chosen where the logits were computed; else they are in logits_.
+  bool keeps_logits_ = false;
   std::vector<float> logits_;
   Outcome outcome_;
   std::atomic<bool> cancelled_ = false;

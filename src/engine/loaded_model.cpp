@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "context/sequence.h"
 #include "device/cards.h"
 #include "engine/limits.h"
@@ -26,10 +27,31 @@ class ModelSequence : public TextSequence {
     if (logits != nullptr) logits->swap(output_.logits);
   }
 
+  bool keeps_logits() const override { return true; }
+
+  void forward_and_keep(std::span<const int32_t> tokens) override {
+    sequence_.forward(tokens, {.logits = 1, .keep_logits = true}, output_);
+  }
+
+  int32_t likeliest(const Allowed& allowed, int64_t tokens) override {
+    if (allowed.banned.empty()) return sequence_.greedy(tokens, allowed.mask);
+    mask_.assign(allowed.mask.begin(), allowed.mask.end());
+    if (mask_.empty()) mask_.assign(static_cast<size_t>(base::ceil_div(tokens, 64)), ~uint64_t{0});
+    for (const int32_t id : allowed.banned) {
+      const size_t word = static_cast<size_t>(id) / 64;
+      if (word < mask_.size()) mask_[word] &= ~(uint64_t{1} << (static_cast<size_t>(id) % 64));
+    }
+    return sequence_.greedy(tokens, mask_);
+  }
+
+  void read_logits(std::vector<float>& logits) override { sequence_.read_logits(logits); }
+  void settle() override { sequence_.settle(); }
+
   void prefetch(std::span<const int32_t> tokens) override { sequence_.prefetch(tokens); }
 
  private:
   context::Sequence sequence_;
+  std::vector<uint64_t> mask_;
   model::ForwardOutput output_;
 };
 
@@ -49,9 +71,9 @@ class ModelBehindSeam : public TextModel {
 
 // Refuses what a card cannot hold before anything of it is loaded.
 void require_memory(const artifact::Artifact& artifact, const EngineOptions& options, const device::Device& device,
-                    const device::Card& card) {
+                    const device::Card& card, model::LoadOptions& load) {
   const int64_t usable = usable_memory(options, card, device.free_bytes());
-  const MemoryPlan plan = plan_memory(artifact, options, card, usable);
+  const MemoryPlan plan = fitting_plan(artifact, options, card, usable, load);
   if (!plan.fits()) base::unavailable(card.name, "{}", plan.refusal());
 }
 

@@ -96,6 +96,12 @@ void Sampler::forbid(const Allowed& allowed) {
   if (!any) base::internal_error("sampler", "the grammar allows no token of the vocabulary here");
 }
 
+bool Sampler::takes_likeliest() const {
+  const bool penalties =
+      sampling_.presence_penalty != 0 || sampling_.frequency_penalty != 0 || sampling_.repetition_penalty != 1;
+  return (sampling_.temperature == 0 || sampling_.top_k == 1) && !penalties && sampling_.logit_bias.empty();
+}
+
 int32_t Sampler::draw(std::span<const float> logits, int64_t position, const Allowed& allowed) {
   logits = logits.first(std::min(logits.size(), static_cast<size_t>(std::max<int64_t>(tokens_, 0))));
   check(logits, position);

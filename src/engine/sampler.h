@@ -10,15 +10,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/allowed.h"
 #include "engine/request.h"
 
 namespace tandem::engine {
-
-// Which tokens one draw may give. Both lists may be empty: then they forbid nothing.
-struct Allowed {
-  std::span<const uint64_t> mask{};   // bit i of word i / 64 allows token i; tokens beyond its end are forbidden
-  std::span<const int32_t> banned{};  // forbidden in any case
-};
 
 // Not thread-safe; one sampler an answer.
 class Sampler {
@@ -31,6 +26,8 @@ class Sampler {
   // there are penalties), what is allowed, seed and position, and on no earlier draw. Throws base::Error{kInternal}
   // where a logit of a token of the vocabulary is not finite, or where no token is allowed.
   int32_t draw(std::span<const float> logits, int64_t position, const Allowed& allowed = {});
+  // Whether draw() gives the likeliest allowed token of the logits as they are.
+  bool takes_likeliest() const;
   // The prompt, for the repetition penalty.
   void accept_prompt(std::span<const int32_t> prompt);
   // Counts a token of the answer for the penalties.

@@ -47,13 +47,13 @@ Allowed Steering::allowed() {
   return out;
 }
 
-std::optional<int32_t> Steering::next(Sampler& sampler, std::span<const float> logits) {
+std::optional<int32_t> Steering::next(const Draw& draw) {
   const bool over_budget = options_.max_reasoning_tokens && reasoning_tokens_ >= *options_.max_reasoning_tokens;
   if (in_reasoning_ && !closed_ && over_budget) close_reasoning();
   if (!forced_.empty()) return take_forced();
   if (matcher_ && matcher_->must_end()) return std::nullopt;
   Allowed choice = allowed();
-  int32_t token = sampler.draw(logits, tokens_, choice);
+  int32_t token = draw(tokens_, choice);
   if (!is_end(token)) return token;
   if (in_reasoning_) {
     if (!options_.guards.open_thinking || closed_) return std::nullopt;
@@ -65,7 +65,7 @@ std::optional<int32_t> Steering::next(Sampler& sampler, std::span<const float> l
   if (!says_nothing || !options_.guards.empty_answer) return std::nullopt;
   ++counts_.ends_redrawn;
   choice.banned = options_.end_tokens;
-  return sampler.draw(logits, tokens_, choice);
+  return draw(tokens_, choice);
 }
 
 void Steering::accept(int32_t token, bool reasoning_before, bool reasoning_after) {

@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "engine/allowed.h"
 #include "engine/request.h"
-#include "engine/sampler.h"
 #include "grammar/matcher.h"
 #include "text/tokenizer.h"
 
@@ -34,9 +35,10 @@ class Steering {
   // The tokenizer must outlive this.
   Steering(Options options, const text::Tokenizer& tokenizer);
 
-  // The next token of the answer, drawn from `logits` or forced; absent: the answer ends here. Throws what the sampler
-  // throws.
-  std::optional<int32_t> next(Sampler& sampler, std::span<const float> logits);
+  // Gives the token for a position of the answer.
+  using Draw = std::function<int32_t(int64_t position, const Allowed& allowed)>;
+  // The next token of the answer, drawn or forced; absent: the answer ends here. Throws what `draw` throws.
+  std::optional<int32_t> next(const Draw& draw);
   // To be called with each token that next() gave: whether the answer was in its reasoning before and after it.
   void accept(int32_t token, bool reasoning_before, bool reasoning_after);
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 namespace tandem::engine {
+#include "engine/allowed.h"
+
 
 // One sequence with its state. Used by one thread at a time.
 class TextSequence {
@@ -19,6 +21,21 @@ class TextSequence {
   // Throws base::Error; the sequence is then of no further use.
   virtual void forward(std::span<const int32_t> tokens, std::vector<float>* logits) = 0;
   // Says that these tokens come next, so that what they need from disk is on its way. Not required, and not binding.
+
+  // Whether logits may stay where they were computed, so that a choice of the likeliest token costs no copy.
+  virtual bool keeps_logits() const { return false; }
+  // forward() that keeps its logits until the next forward of any sequence; it may return before they are there, and
+  // throw what is wrong with them only in one of the three calls below, which wait. REQUIRES: keeps_logits().
+  virtual void forward_and_keep(std::span<const int32_t> tokens) { (void)tokens; }
+  // The likeliest allowed token of the first `tokens`, the lower id among equals; -1 where a logit is not finite or no
+  // token is allowed.
+  virtual int32_t likeliest(const Allowed& allowed, int64_t tokens) {
+    (void)allowed, (void)tokens;
+    return -1;
+  }
+  virtual void read_logits(std::vector<float>& logits) { (void)logits; }
+  virtual void settle() {}
+
   virtual void prefetch(std::span<const int32_t> tokens) { (void)tokens; }
 };
 

@@ -1,9 +1,12 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "model/draft_head.h"
 #include "model/layer.h"
 #include "model/ngram.h"
@@ -24,7 +27,14 @@ class Decoder final : public Model {
   const StateLayout& state_layout() const override { return layout_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
   void reserve(int64_t reach) override;
+  void forget_recordings() override {
+    device_.finish();
+    few_.recordings.clear();
+  }
   void forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) override;
+  std::vector<int32_t> greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) override;
+  void read_logits(std::vector<float>& logits) override;
+  void settle() override;
   void prefetch(const SequenceView& view, std::span<const int32_t> tokens) override;
   experts::NgramCounters ngram_counters() const override;
   bool has_draft_head() const override { return draft_ != nullptr; }
@@ -39,9 +49,15 @@ class Decoder final : public Model {
     int64_t rows = 1;  // of logits, of each run
     int64_t reach = 0;
     bool advance = true;
+    bool keep_logits = false;
     std::byte* pages = nullptr;  // of the pool whose sequences run
     auto operator<=>(const Shape&) const = default;
     int64_t columns() const { return runs * each; }
+  };
+  struct Recorded {
+    std::unique_ptr<device::Recording> recording;
+    const float* logits = nullptr;
+    bool refused = false;  // there was no memory for it
   };
   // Memory of steps of one kind: those of few columns, and those of many.
   struct StepMemory {
@@ -49,14 +65,31 @@ class Decoder final : public Model {
     Arena arena;
     StepInputs inputs;
     Shape most;             // there is room for steps up to this
+    int64_t moves = 0;      // of the arena, when the recordings were made
     device::Buffer answer;  // shared: faults, then logits of the last step
-    std::map<Shape, std::unique_ptr<device::Recording>> recordings;
+    std::map<Shape, Recorded> recordings;
+  };
+  // Logits that a forward kept, and whose faults were not looked at yet.
+  struct Kept {
+    StepMemory* memory = nullptr;
+    ops::Columns columns;
+    const float* logits = nullptr;
+    int64_t rows = 0;  // of all parts together
+    bool settled = false;
+  };
+  // Which tokens rows of kept logits may become, and which they became.
+  struct Choices {
+    device::Buffer ids;      // shared: [kMostFewColumns]
+    device::Buffer staging;  // shared: [kMostFewColumns, words of the vocabulary]
+    device::Buffer allowed;  // the same on the device
   };
   StepMemory& memory_of(int64_t columns) { return columns <= ops::kMostFewColumns ? few_ : wide_; }
   // Makes room for a step, so that nothing is allocated in it.
   void make_room(StepMemory& memory, const Shape& shape);
   // One step: at most chunk_ columns. Appends to the output.
   void run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows, ForwardOutput& output);
+  // Null where the device does not record, or has no memory for it: then steps are run directly.
+  std::unique_ptr<device::Recording> record(const std::function<void()>& step);
   // Writes the step's inputs where they can be uploaded from.
   void write_inputs(StepInputs& inputs, std::span<const Part> parts);
   ops::Columns columns_of(StepInputs& inputs, const Shape& shape) const;
@@ -65,9 +98,12 @@ class Decoder final : public Model {
   void check_parts(std::span<const Part> parts, const ForwardRequest& request) const;
   void check_tokens(std::span<const int32_t> tokens) const;
   void check_faults(const ops::Columns& columns, const int32_t* faults) const;
-  // From the inputs on the device to the faults and logits in memory.answer.
-  void compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
-               ForwardOutput& output);
+  // From the inputs on the device to the faults and, unless they are kept, logits in memory.answer. Gives the logits
+  // on the device.
+  const float* compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
+                       ForwardOutput& output);
+  // Writes the sets of tokens that rows may become where greedy() reads them; null where all may become all.
+  const uint32_t* upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed);
   // Memory for the residual of a step.
   Residual take_residual(const Step& step) const;
   void run_layers(const Step& step, Residual& residual, const ForwardRequest& request, ForwardOutput& output);
@@ -100,6 +136,8 @@ class Decoder final : public Model {
   std::unique_ptr<DraftHead> draft_;
   StepMemory few_;
   StepMemory wide_;
+  Kept kept_;
+  Choices choices_;
 };
 
 // Whether a request wants more than logits: such a step is neither cut nor recorded.
@@ -122,7 +160,10 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
   WeightLoader loader(artifact, device, *ops_, pool, options.quiet);
   LayoutBuilder layout;
   const std::string root = "model.language_model";
-  embedding_ = loader.matrix(root + ".embed_tokens.weight", config_.vocab, config_.hidden);
+  const std::string embedding = root + ".embed_tokens.weight";
+  embedding_ = options.embedding_in_host_memory && !config_.tie_word_embeddings
+                   ? loader.matrix_in_host_memory(embedding, config_.vocab, config_.hidden)
+                   : loader.matrix(embedding, config_.vocab, config_.hidden);
   lm_head_ = config_.tie_word_embeddings ? embedding_ : loader.matrix("lm_head.weight", config_.vocab, config_.hidden);
   for (int64_t i = 0; i < config_.layers; ++i) {
     const std::string name = root + ".layers." + std::to_string(i);
@@ -217,6 +258,9 @@ void Decoder::check_parts(std::span<const Part> parts, const ForwardRequest& req
   }
   if (parts.size() > 1 && wants_inner_states(request)) {
     base::internal_error("model", "inner states are told of one sequence, not of {}", parts.size());
+  }
+  if (request.keep_logits && wants_inner_states(request)) {
+    base::internal_error("model", "logits are kept, or inner states told, not both");
   }
 }
 
@@ -331,8 +375,8 @@ const float* Decoder::finish(const Step& step, Residual& residual, int64_t rows,
   return logits;
 }
 
-void Decoder::compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
-                      ForwardOutput& output) {
+const float* Decoder::compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
+                              ForwardOutput& output) {
   const Arena::Scope scope(step.arena);
   Residual residual = take_residual(step);
   ops_->embed(embedding_, step.ids, step.tokens, config_.streams, residual.state);
@@ -340,9 +384,10 @@ void Decoder::compute(StepMemory& memory, const Step& step, int64_t rows, const 
   const float* logits = finish(step, residual, rows, request, output);
   const int64_t fault_bytes = step.tokens * static_cast<int64_t>(sizeof(int32_t));
   device_.fetch(memory.answer.data(), step.faults, fault_bytes);
-  if (logits == nullptr) return;
+  if (logits == nullptr || request.keep_logits) return logits;
   device_.fetch(memory.answer.data() + fault_bytes, logits,
                 static_cast<int64_t>(step.columns.runs.size()) * rows * config_.vocab * 4);
+  return logits;
 }
 
 // Contexts are rounded up, so that one recording serves many steps; the numbers do not depend on it.
@@ -353,6 +398,7 @@ int64_t reach_bucket(int64_t reach) {
 }
 
 void Decoder::make_room(StepMemory& memory, const Shape& shape) {
+  if (std::exchange(memory.moves, memory.arena.moves()) != memory.arena.moves()) memory.recordings.clear();
   Shape& most = memory.most;
   const bool few = &memory == &few_;
   Shape wanted = shape;
@@ -366,18 +412,32 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
   memory.inputs.reserve(wanted.each);
   const int64_t answer_bytes = wanted.each * 4 + wanted.rows * config_.vocab * 4;
   if (memory.answer.bytes() < answer_bytes) memory.answer = device::Buffer::shared(device_, answer_bytes);
+  if (choices_.ids.data() == nullptr) {
+    const int64_t bytes = ops::kMostFewColumns * base::ceil_div(config_.vocab, 64) * 8;
+    choices_.ids = device::Buffer::shared(device_, ops::kMostFewColumns * 4);
+    choices_.allowed = device::Buffer(device_, bytes);
+    if (!device_.is_host()) choices_.staging = device::Buffer::shared(device_, bytes);
+  }
   memory.inputs.runs(1)[0] = {.position = wanted.reach - wanted.each, .tokens = wanted.each};
   ops_->prepare([&] {
+    const Arena::Plan plan(memory.arena);
     const ops::Columns columns = columns_of(memory.inputs, wanted);
     const Step step = make_step(memory, columns, nullptr);
     const Arena::Scope scope(step.arena);
     Residual residual = take_residual(step);
     ForwardOutput none;
     run_layers(step, residual, {}, none);
-    (void)finish(step, residual, wanted.rows, {}, none);
+    const float* logits = finish(step, residual, wanted.rows, {}, none);
+    ops_->greedy({.logits = logits,
+                  .rows = wanted.rows,
+                  .vocab = config_.vocab,
+                  .tokens = config_.vocab,
+                  .allowed = nullptr,
+                  .ids = choices_.ids.as<int32_t>()});
   });
   // All steps share the operations' scratch memory: where it moved, what was recorded with it is of no use.
   if (ops_->scratch_bytes() != scratch) few_.recordings.clear();
+  memory.moves = memory.arena.moves();
   most = wanted;
 }
 
@@ -387,12 +447,23 @@ void Decoder::reserve(int64_t reach) {
   make_room(wide_, {.each = chunk_, .rows = 1, .reach = std::max(bucket, reach_bucket(chunk_))});
 }
 
+std::unique_ptr<device::Recording> Decoder::record(const std::function<void()>& step) {
+  try {
+    return device_.record(step);
+  } catch (const base::Error& error) {
+    if (error.kind() != base::ErrorKind::kUnavailable) throw;
+    spdlog::warn("a step is not recorded, and takes longer: {}", error.what());
+    return nullptr;
+  }
+}
+
 void Decoder::run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows,
                        ForwardOutput& output) {
   Shape shape{.runs = static_cast<int64_t>(parts.size()),
               .each = static_cast<int64_t>(parts[0].tokens.size()),
               .rows = rows,
               .advance = request.advance,
+              .keep_logits = request.keep_logits && rows > 0,
               .pages = parts[0].view.pages};
   for (const Part& part : parts) {
     shape.reach = std::max(shape.reach, reach_bucket(part.view.length + shape.each));
@@ -404,34 +475,101 @@ void Decoder::run_step(std::span<const Part> parts, const ForwardRequest& reques
   read_ngram(memory.inputs, parts);
   const ops::Columns columns = columns_of(memory.inputs, shape);
   const Step step = make_step(memory, columns, parts[0].view.pages);
+  const float* logits = nullptr;
   const auto whole = [&] {
     memory.inputs.upload(columns.count());
-    compute(memory, step, rows, request, output);
+    logits = compute(memory, step, rows, request, output);
   };
   const bool told = wants_inner_states(request);
   const auto found = told ? memory.recordings.end() : memory.recordings.find(shape);
   if (found == memory.recordings.end()) {
     whole();
     // The second step of a shape is recorded: the first may still have set something up.
-    if (!told && &memory == &few_ && ops_->recordable()) memory.recordings.emplace(shape, nullptr);
+    if (!told && &memory == &few_ && ops_->recordable()) {
+      if (static_cast<int64_t>(memory.recordings.size()) >= kMostRecordings) memory.recordings.clear();
+      memory.recordings.try_emplace(shape);
+    }
   } else {
-    if (found->second == nullptr) found->second = device_.record(whole);
-    if (found->second != nullptr) {
-      found->second->run();
+    Recorded& recorded = found->second;
+    if (recorded.recording == nullptr && !recorded.refused) {
+      recorded.recording = record(whole);
+      recorded.logits = logits;
+      recorded.refused = recorded.recording == nullptr;
+    }
+    if (recorded.recording != nullptr) {
+      recorded.recording->run();
+      logits = recorded.logits;
     } else {
       whole();
     }
   }
+  if (shape.keep_logits) {
+    kept_ = {.memory = &memory, .columns = columns, .logits = logits, .rows = shape.runs * rows};
+    return;
+  }
   device_.finish();
   const int64_t fault_bytes = columns.count() * 4;
   check_faults(columns, memory.answer.as<int32_t>());
-  const auto* logits = reinterpret_cast<const float*>(memory.answer.data() + fault_bytes);
-  output.logits.insert(output.logits.end(), logits, logits + shape.runs * rows * config_.vocab);
+  const auto* fetched = reinterpret_cast<const float*>(memory.answer.data() + fault_bytes);
+  output.logits.insert(output.logits.end(), fetched, fetched + shape.runs * rows * config_.vocab);
+}
+
+void Decoder::settle() {
+  if (kept_.memory == nullptr) base::internal_error("model", "the last forward kept no logits");
+  if (std::exchange(kept_.settled, true)) return;
+  device_.finish();
+  check_faults(kept_.columns, kept_.memory->answer.as<int32_t>());
+}
+
+void Decoder::read_logits(std::vector<float>& logits) {
+  settle();
+  logits.clear();
+  append(logits, kept_.logits, kept_.rows * config_.vocab);
+}
+
+const uint32_t* Decoder::upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
+  if (std::all_of(allowed.begin(), allowed.end(), [](const auto& words) { return words.empty(); })) return nullptr;
+  const int64_t words = base::ceil_div(tokens, 32);
+  auto* at = (device_.is_host() ? choices_.allowed : choices_.staging).as<uint32_t>();
+  for (const std::span<const uint64_t> row : allowed) {
+    const int64_t known = std::min(words, static_cast<int64_t>(row.size()) * 2);
+    std::memcpy(at, row.data(), static_cast<size_t>(known * 4));
+    std::fill(at + known, at + words, row.empty() ? ~uint32_t{0} : 0);
+    at += words;
+  }
+  const auto rows = static_cast<int64_t>(allowed.size());
+  if (!device_.is_host()) device_.upload(choices_.allowed.data(), choices_.staging.data(), rows * words * 4);
+  return choices_.allowed.as<uint32_t>();
+}
+
+std::vector<int32_t> Decoder::greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
+  if (kept_.memory == nullptr) base::internal_error("model", "the last forward kept no logits");
+  if (kept_.rows > ops::kMostFewColumns || (!allowed.empty() && static_cast<int64_t>(allowed.size()) != kept_.rows)) {
+    base::internal_error("model", "{} sets of tokens for {} rows of logits, {} are the most", allowed.size(),
+                         kept_.rows, ops::kMostFewColumns);
+  }
+  tokens = std::min(tokens, config_.vocab);
+  ops_->greedy({.logits = kept_.logits,
+                .rows = kept_.rows,
+                .vocab = config_.vocab,
+                .tokens = tokens,
+                .allowed = upload_allowed(tokens, allowed),
+                .ids = choices_.ids.as<int32_t>()});
+  if (kept_.settled) {
+    device_.finish();
+  } else {
+    settle();
+  }
+  const auto* ids = choices_.ids.as<int32_t>();
+  return {ids, ids + kept_.rows};
 }
 
 void Decoder::forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) {
   check_parts(parts, request);
   device_.bind_thread();
+  // What is written for this forward may still be read by one that nobody waited for.
+  if (kept_.memory != nullptr && !kept_.settled) device_.finish();
+  kept_ = {};
   output.clear();
   const auto each = static_cast<int64_t>(parts[0].tokens.size());
   if (each <= chunk_ || wants_inner_states(request)) {
@@ -463,6 +601,8 @@ experts::NgramCounters Decoder::ngram_counters() const {
 void Decoder::draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) {
   if (draft_ == nullptr) base::bad_input("model", "the checkpoint has no draft head");
   device_.bind_thread();
+  if (kept_.memory != nullptr && !kept_.settled) device_.finish();
+  kept_ = {};
   check_tokens(request.next_tokens);
   const auto count = static_cast<int64_t>(request.next_tokens.size());
   if (static_cast<int64_t>(request.hidden.size()) != count * config_.width()) {

@@ -26,6 +26,9 @@
 namespace tandem::model {
 
 inline constexpr int64_t kPageTokens = 64;  // tokens of one KV page
+// Steps that a model keeps recorded at most; one more and all are forgotten. A sequence that grows to 262,144 tokens
+// comes through nine lengths, and needs a few more for the ends of prompts.
+inline constexpr int64_t kMostRecordings = 24;
 
 enum class Activations {
   kF32,   // no casts at all: the reference that the goldens were made with
@@ -51,7 +54,10 @@ struct LoadOptions {
   int64_t indexer_budget = 0;         // tokens; 0 takes the config's (tests override it)
   std::optional<base::CpuLevel> isa;  // the host's kernels; none takes the processor's best
   experts::NgramOptions ngram;        // how rows of the n-gram table are read and kept
-  bool quiet = true;                  // no progress on standard error
+  // The table of embeddings stays in the host's memory, where a card's does not suffice: a step reads a few rows of it.
+  // Not where it is the output matrix too.
+  bool embedding_in_host_memory = false;
+  bool quiet = true;  // no progress on standard error
 };
 
 ops::OpsOptions ops_options(const LoadOptions& options);
@@ -88,6 +94,9 @@ struct ForwardRequest {
   bool routing = false;       // also the router's choices
   bool selection = false;     // also the blocks that sparse attention selected
   bool draft_hidden = false;  // also what the draft head takes
+  // The logits stay on the device, for greedy() and read_logits() of the model; the forward does not wait for them, and
+  // its faults are told there or by settle(). Not together with inner states.
+  bool keep_logits = false;
 };
 
 struct ForwardOutput {
@@ -130,12 +139,23 @@ class Model {
   virtual int64_t weight_bytes() const = 0;
   // Makes room for every step of contexts up to `reach` tokens, so that none allocates.
   virtual void reserve(int64_t reach) = 0;
+  // Steps are recorded anew, with what the operations do by then (measurements).
+  virtual void forget_recordings() = 0;
 
   // Consumes each part's tokens at positions [view.length, view.length + T). The block table must hold pages for them.
   // The caller adds T to the length afterwards. Several parts have the same number of tokens each and are at most
   // ops::kMostFewColumns together; hidden states, routing and selection are told of a single part alone. A part's
   // numbers do not depend on the others. Not thread-safe: one forward at a time.
   virtual void forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) = 0;
+
+  // Of the last forward, which kept its logits; each waits for it and throws what it would have thrown.
+  //
+  // The likeliest of the first `tokens` ids of each row, as ops::Ops::greedy says. `allowed` is empty, or has for each
+  // row which ids it may be, by bit i % 64 of word i / 64; ids beyond a row's words are forbidden, a row without words
+  // forbids nothing.
+  virtual std::vector<int32_t> greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) = 0;
+  virtual void read_logits(std::vector<float>& logits) = 0;  // [parts, rows, vocab]
+  virtual void settle() = 0;
 
   // Tells the model that these tokens will be the next of the sequence, as early as that is known, so that what lies on
   // disk is on its way when forward() needs it. A hint: ids outside the vocabulary are no error here.

@@ -38,6 +38,9 @@ WeightLoader::WeightLoader(const artifact::Artifact& artifact, device::Device& d
       progress_("loading", loadable_bytes(artifact), base::ProgressUnit::kBytes, quiet) {}
 
 device::Buffer& WeightLoader::own(int64_t bytes) {
+  if (to_host_memory_) {
+    return buffers_.emplace_back(device::Buffer::shared(device_, device_.counts_only() ? 1 : bytes));
+  }
   bytes_ += bytes;
   return buffers_.emplace_back(device_, bytes);
 }
@@ -55,7 +58,7 @@ std::byte* WeightLoader::load(const artifact::Object& object, int64_t unit_bytes
   device::Buffer& buffer = own(static_cast<int64_t>(object.bytes));
   if (device_.counts_only()) return buffer.data();
   const int64_t piece = std::max<int64_t>(1, kPieceBytes / unit_bytes) * unit_bytes;
-  if (!device_.is_host()) {
+  if (!device_.is_host() && !to_host_memory_) {
     load_by_staging(object, piece, buffer.data());
     return buffer.data();
   }
@@ -88,6 +91,13 @@ void WeightLoader::load_by_staging(const artifact::Object& object, int64_t piece
     device_.finish();  // the other half has arrived and may be filled again
     device_.upload(to + at, staging.data(), count);
   }
+}
+
+ops::Weight WeightLoader::matrix_in_host_memory(const std::string& name, int64_t rows, int64_t inputs) {
+  to_host_memory_ = true;
+  const ops::Weight weight = matrix(name, rows, inputs);
+  to_host_memory_ = false;
+  return weight;
 }
 
 std::vector<float> WeightLoader::values(const std::string& name, int64_t count) {

@@ -25,6 +25,8 @@ class WeightLoader {
   // A matrix [rows, inputs] in any format of ops::WeightFormat, in the order that `ops` reads; `name` ends in
   // ".weight".
   ops::Weight matrix(const std::string& name, int64_t rows, int64_t inputs);
+  // The same in shared memory of the host, for a table of which a step reads a few rows.
+  ops::Weight matrix_in_host_memory(const std::string& name, int64_t rows, int64_t inputs);
   // Any small tensor of `count` elements in FP32, from BF16, F16 or FP32.
   const float* vector(const std::string& name, int64_t count);
   // The same of one element, on the host.
@@ -37,7 +39,7 @@ class WeightLoader {
   std::vector<int64_t> integers(const std::string& name, int64_t count);
 
   const artifact::Artifact& artifact() const { return artifact_; }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return bytes_; }  // on the device
   std::vector<device::Buffer> take() { return std::move(buffers_); }
 
  private:
@@ -60,6 +62,7 @@ class WeightLoader {
   std::vector<device::Buffer> buffers_;
   int64_t bytes_ = 0;
   device::Buffer staging_[2];  // shared memory that takes turns: one is filled while the other is on its way
+  bool to_host_memory_ = false;
   int turn_ = 0;
 };
 

@@ -313,6 +313,18 @@ class Ops {
   // [(kernel - 1) * dilation, streams * hidden].
   virtual void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams,
                             int64_t hidden, float eps, int64_t history, float* state) = 0;
+
+  struct Greedy {
+    const float* logits = nullptr;  // [rows, vocab]
+    int64_t rows = 0, vocab = 0;
+    int64_t tokens = 0;  // the first of the vocabulary's entries are tokens, the others padding
+    // [rows, ceil(tokens / 32)], bit i % 32 of word i / 32 allows token i; null: all are allowed.
+    const uint32_t* allowed = nullptr;
+    int32_t* ids = nullptr;  // [rows], in shared memory: the host may read them once the device has finished
+  };
+  // The largest allowed logit of each row, the lower id among equals; -1 where a token's logit, allowed or not, is not
+  // finite, and where no token is allowed.
+  virtual void greedy(const Greedy& args) = 0;
 };
 
 }  // namespace tandem::ops

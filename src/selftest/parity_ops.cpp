@@ -650,4 +650,20 @@ void ParityOps::ngram_memory(const Columns& columns, const ops::NgramWeights& w,
   compare("ngram_memory", where + " history", host.card_slot_values(), host.slot_values(), 1e-3);
 }
 
+void ParityOps::greedy(const Greedy& args) {
+  card_.greedy(args);
+  if (planning_) return;
+  const auto logits = fetch(args.logits, args.rows * args.vocab);
+  const auto allowed = args.allowed == nullptr ? std::vector<uint32_t>()
+                                               : fetch(args.allowed, args.rows * base::ceil_div(args.tokens, 32));
+  std::vector<int32_t> want(static_cast<size_t>(args.rows));
+  Greedy host = args;
+  host.logits = logits.data();
+  host.allowed = args.allowed == nullptr ? nullptr : allowed.data();
+  host.ids = want.data();
+  host_.greedy(host);
+  compare("greedy", fmt::format("[{}, {}]", args.rows, args.tokens), to_floats({args.ids, args.ids + args.rows}),
+          to_floats(want), 0);
+}
+
 }  // namespace tandem::selftest

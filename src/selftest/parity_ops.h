@@ -76,6 +76,7 @@ class ParityOps final : public ops::Ops {
                        const float* gate, int64_t tokens, int64_t hidden, float* out) override;
   void ngram_memory(const ops::Columns& columns, const ops::NgramWeights& w, const float* rows, int64_t streams,
                     int64_t hidden, float eps, int64_t history, float* state) override;
+  void greedy(const Greedy& args) override;
 
  private:
   class HostColumns;

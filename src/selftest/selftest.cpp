@@ -65,6 +65,11 @@ void exercise(model::Model& model, bool quick) {
   const std::vector<std::span<const int32_t>> parts = {std::span(ids).subspan(0, 2), std::span(ids).subspan(2, 2),
                                                        std::span(ids).subspan(4, 2)};
   context::Sequence::forward(all, parts, {.logits = 1}, output);
+  context::Sequence::forward(all, parts, {.logits = 1, .keep_logits = true}, output);
+  const std::vector<uint64_t> some(static_cast<size_t>(model.config().vocab) / 64, 0x5a5a5a5a'a5a5a5a5);
+  const std::vector<std::span<const uint64_t>> allowed = {some, {}, some};
+  (void)model.greedy(model.config().vocab - 3, {});
+  (void)model.greedy(model.config().vocab - 3, allowed);
 }
 
 }  // namespace

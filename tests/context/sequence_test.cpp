@@ -19,10 +19,14 @@ class RecordingModel final : public model::Model {
   const model::StateLayout& state_layout() const override { return layout_; }
   int64_t weight_bytes() const override { return 0; }
   void reserve(int64_t) override {}
+  void forget_recordings() override {}
   void prefetch(const model::SequenceView&, std::span<const int32_t>) override {}
   experts::NgramCounters ngram_counters() const override { return {}; }
   bool has_draft_head() const override { return false; }
   int64_t draft_width() const override { return 0; }
+  std::vector<int32_t> greedy(int64_t, std::span<const std::span<const uint64_t>>) override { return {}; }
+  void read_logits(std::vector<float>&) override {}
+  void settle() override {}
   void draft(const model::SequenceView&, const DraftRequest&, DraftOutput&) override {}
 
   device::Device& device() const override { return device::host(); }

@@ -114,6 +114,52 @@ TEST_P(Company, StepsThatDoNotAdvanceChangeNothing) {
   EXPECT_EQ(output.logits, tried);
 }
 
+// Choosing where the logits were computed gives the token that a look at all of them gives, with and without masks.
+TEST_P(Company, TheLikeliestTokenIsChosenFromTheLogits) {
+  std::vector<context::Sequence> told;
+  std::vector<context::Sequence> kept;
+  for (const int64_t skipped : {0, 123}) {
+    told.push_back(after_prompt(skipped));
+    kept.push_back(after_prompt(skipped));
+  }
+  std::vector<context::Sequence*> members = {&told[0], &told[1]};
+  std::vector<context::Sequence*> twins = {&kept[0], &kept[1]};
+  std::mt19937_64 random(seed_);
+  const int64_t tokens = vocab_ - 5;  // the rest is padding
+  std::vector<std::vector<uint64_t>> masks(2);
+  for (size_t at = 0; at < 6; ++at) {
+    const std::vector<std::span<const int32_t>> step(2, rest().subspan(at, 1));
+    model::ForwardOutput output;
+    context::Sequence::forward(members, step, {}, output);
+    model::ForwardOutput none;
+    context::Sequence::forward(twins, step, {.logits = 1, .keep_logits = true}, none);
+    EXPECT_TRUE(none.logits.empty());
+    std::vector<std::span<const uint64_t>> allowed;
+    for (size_t r = 0; r < 2 && at % 3 != 0; ++r) {
+      masks[r].assign(static_cast<size_t>(r == 1 ? vocab_ / 128 : (vocab_ + 63) / 64), 0);
+      for (uint64_t& word : masks[r]) word = random();
+      allowed.push_back(r == 0 && at % 3 == 1 ? std::span<const uint64_t>() : masks[r]);
+    }
+    std::vector<int32_t> want;
+    for (size_t r = 0; r < 2; ++r) {
+      const float* row = output.logits.data() + static_cast<int64_t>(r) * vocab_;
+      int32_t best = -1;
+      for (int32_t i = 0; i < tokens; ++i) {
+        const auto word = static_cast<size_t>(i) / 64;
+        const bool may = allowed.empty() || allowed[r].empty() ||
+                         (word < allowed[r].size() && (allowed[r][word] >> (i % 64) & 1) != 0);
+        if (may && (best < 0 || row[i] > row[best])) best = i;
+      }
+      want.push_back(best);
+    }
+    auto& model = loaded_->model();
+    EXPECT_EQ(model.greedy(tokens, allowed), want) << "seed " << seed_;
+    std::vector<float> logits;
+    model.read_logits(logits);
+    EXPECT_EQ(logits, output.logits);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, Company,
     testing::Values(CompanyCase{"Dense", "demo-dense", model::Activations::kBF16, model::KvCache::kActivations},

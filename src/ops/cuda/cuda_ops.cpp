@@ -14,6 +14,7 @@
 #include "ops/cuda/hyper.h"
 #include "ops/cuda/ngram.h"
 #include "ops/cuda/router.h"
+#include "ops/cuda/sampling.h"
 
 namespace tandem::ops::cuda {
 
@@ -139,6 +140,7 @@ class CudaOps final : public Ops {
                     float eps, int64_t history, float* state) override {
     cuda::ngram_memory(of("ngram_memory"), columns, w, rows, streams, hidden, eps, history, state);
   }
+  void greedy(const Greedy& args) override { cuda::greedy(of("greedy"), args); }
 
  private:
   const Context& of(const char* operation) const {

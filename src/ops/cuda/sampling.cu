@@ -35,17 +35,23 @@ __device__ inline Candidate block_best(Candidate mine) {
   return mine;
 }
 
-// Of the part's thread; entries that are no candidate (NaN) are passed over. -infinity at the largest id loses to all.
-constexpr int32_t kNone = 0x7fffffff;
+// Loses to every token.
+__device__ constexpr Candidate kNone = {-INFINITY, 0x7fffffff};
+// Wins over every token: a logit is not finite.
+__device__ constexpr Candidate kFault = {INFINITY, -1};
 
-// Blocks (parts, rows).
-__global__ void __launch_bounds__(kThreads) best_of_part_kernel(const float* logits, int64_t vocab, Candidate* best) {
+// Blocks (parts, rows); a warp reads a word of `allowed` for 32 tokens.
+__global__ void __launch_bounds__(kThreads)
+    best_of_part_kernel(const float* logits, int64_t vocab, int64_t tokens, const uint32_t* allowed, Candidate* best) {
   follow();
   const float* row = logits + blockIdx.y * vocab;
-  Candidate mine = {-INFINITY, kNone};
+  const uint32_t* words = allowed == nullptr ? nullptr : allowed + blockIdx.y * ((tokens + 31) / 32);
+  Candidate mine = kNone;
 #pragma unroll 4
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < vocab; i += kParts * kThreads) {
-    const Candidate here = {row[i], static_cast<int32_t>(i)};
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < tokens; i += kParts * kThreads) {
+    Candidate here = {row[i], static_cast<int32_t>(i)};
+    if (words != nullptr && (words[i / 32] >> (i % 32) & 1U) == 0) here = kNone;
+    if (!(fabsf(row[i]) < INFINITY)) here = kFault;
     if (better(here, mine)) mine = here;
   }
   mine = block_best(mine);
@@ -54,40 +60,22 @@ __global__ void __launch_bounds__(kThreads) best_of_part_kernel(const float* log
 
 __global__ void __launch_bounds__(kThreads) best_of_row_kernel(const Candidate* best, int32_t* ids) {
   follow();
-  const Candidate mine =
-      block_best(threadIdx.x < kParts ? best[blockIdx.x * kParts + threadIdx.x] : Candidate{-INFINITY, kNone});
-  if (threadIdx.x == 0) ids[blockIdx.x] = mine.id == kNone ? 0 : mine.id;
-}
-
-// Blocks (parts, rows); a warp reads a word of the mask for 32 entries.
-__global__ void __launch_bounds__(kThreads) mask_kernel(float* logits, int64_t vocab, const uint32_t* allowed) {
-  follow();
-  const uint32_t* words = allowed + blockIdx.y * ((vocab + 31) / 32);
-  float* row = logits + blockIdx.y * vocab;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < vocab; i += gridDim.x * kThreads) {
-    if ((words[i / 32] >> (i % 32) & 1U) == 0) row[i] = -INFINITY;
-  }
+  const Candidate mine = block_best(threadIdx.x < kParts ? best[blockIdx.x * kParts + threadIdx.x] : kNone);
+  if (threadIdx.x == 0) ids[blockIdx.x] = mine.id == kNone.id ? -1 : mine.id;
 }
 
 }  // namespace
 
-void argmax(const Context& context, const float* logits, int64_t rows, int64_t vocab, int32_t* ids) {
+void greedy(const Context& context, const Ops::Greedy& args) {
   const Scratch::Scope scope(context.scratch);
-  auto* best = context.scratch.take<Candidate>(rows * kParts);
-  if (context.plans() || rows == 0) return;
-  const dim3 grid(kParts, static_cast<unsigned>(rows));
-  launch_following(context, best_of_part_kernel, grid, kThreads, 0, logits, vocab, best);
-  TANDEM_CUDA_LAUNCHED("argmax of parts");
-  launch_following(context, best_of_row_kernel, dim3(static_cast<unsigned>(rows)), kThreads, 0, best, ids);
-  TANDEM_CUDA_LAUNCHED("argmax of rows");
-}
-
-void apply_mask(const Context& context, float* logits, int64_t rows, int64_t vocab, const uint32_t* allowed_bits) {
-  if (context.plans() || rows == 0) return;
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(base::ceil_div(vocab, kThreads), 256)),
-                  static_cast<unsigned>(rows));
-  launch_following(context, mask_kernel, grid, kThreads, 0, logits, vocab, allowed_bits);
-  TANDEM_CUDA_LAUNCHED("apply_mask");
+  auto* best = context.scratch.take<Candidate>(args.rows * kParts);
+  if (context.plans() || args.rows == 0) return;
+  const dim3 grid(kParts, static_cast<unsigned>(args.rows));
+  launch_following(context, best_of_part_kernel, grid, kThreads, 0, args.logits, args.vocab, args.tokens, args.allowed,
+                   best);
+  TANDEM_CUDA_LAUNCHED("greedy, parts");
+  launch_following(context, best_of_row_kernel, dim3(static_cast<unsigned>(args.rows)), kThreads, 0, best, args.ids);
+  TANDEM_CUDA_LAUNCHED("greedy, rows");
 }
 
 }  // namespace tandem::ops::cuda

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+
+#include "base/units.h"
 
 namespace tandem::ops::host {
 
@@ -148,6 +151,21 @@ void HostOps::ngram_memory(const Columns& columns, const NgramWeights& w, const 
   causal_conv(columns, key, width, w.conv, w.kernel, w.dilation, history, query);
   add(state, gated, tokens * width);
   add(state, query, tokens * width);
+}
+
+void HostOps::greedy(const Greedy& args) {
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const float* row = args.logits + r * args.vocab;
+    const uint32_t* allowed = args.allowed == nullptr ? nullptr : args.allowed + r * base::ceil_div(args.tokens, 32);
+    bool finite = true;
+    int64_t best = -1;
+    for (int64_t i = 0; i < args.tokens; ++i) {
+      finite &= std::abs(row[i]) <= std::numeric_limits<float>::max();
+      if (allowed != nullptr && (allowed[i / 32] >> (i % 32) & 1U) == 0) continue;
+      if (best < 0 || row[i] > row[best]) best = i;
+    }
+    args.ids[r] = finite ? static_cast<int32_t>(best) : -1;
+  }
 }
 
 }  // namespace tandem::ops::host

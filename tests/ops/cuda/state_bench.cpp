@@ -115,8 +115,10 @@ void bench_read(Bench& bench) {
   std::printf("a plain read of 1 GiB: %.2f TB/s\n", static_cast<double>(kBytes) / us * 1e-6);
   for (const int64_t rows : {1, 8}) {
     const float* real = bench.filled(rows * 248320);
-    const double each = microseconds(bench.card, [&](int64_t) { argmax(bench.card.context, real, rows, 248320, ids); });
-    std::printf("argmax %lld x 248320: %.2f us\n", static_cast<long long>(rows), each);
+    const Ops::Greedy args{
+        .logits = real, .rows = rows, .vocab = 248320, .tokens = 248320, .allowed = nullptr, .ids = ids};
+    const double each = microseconds(bench.card, [&](int64_t) { greedy(bench.card.context, args); });
+    std::printf("greedy %lld x 248320: %.2f us\n", static_cast<long long>(rows), each);
   }
   bench.buffers.clear();
 }

@@ -261,41 +261,46 @@ TEST_F(CudaMixing, ExpertsAreCombinedAsOnTheHost) {
   }
 }
 
-TEST_F(CudaMixing, TheLargestLogitIsTheFirstOfItsValueAndMasksRefuse) {
-  for (const int64_t vocab : {int64_t{248320}, int64_t{4096}, int64_t{100}, int64_t{1}}) {
-    constexpr int64_t kRows = 9;
+TEST_F(CudaMixing, TheLargestAllowedLogitIsTheFirstOfItsValueAndFaultsAreTold) {
+  for (const int64_t tokens : {int64_t{248077}, int64_t{4096}, int64_t{100}, int64_t{1}}) {
+    constexpr int64_t kRows = 8;
+    const int64_t vocab = tokens + 243;
+    const int64_t words = (tokens + 31) / 32;
     auto logits = random.normal(kRows * vocab);
-    std::vector<int32_t> want(kRows);
-    std::vector<uint32_t> allowed(static_cast<size_t>(kRows * ((vocab + 31) / 32)));
+    std::vector<uint32_t> allowed(static_cast<size_t>(kRows * words));
     for (uint32_t& word : allowed) word = static_cast<uint32_t>(random.engine()());
-    auto masked = logits;
     for (int64_t r = 0; r < kRows; ++r) {
       float* row = logits.data() + r * vocab;
-      for (int i = 0; i < 3; ++i) row[random.between(0, vocab - 1)] = 100.0F;
-      if (vocab > 1) row[random.between(0, vocab - 1)] = std::numeric_limits<float>::quiet_NaN();
-      int64_t best = -1;
-      for (int64_t i = 0; i < vocab; ++i) {
-        if (!std::isnan(row[i]) && (best < 0 || row[i] > row[best])) best = i;
-      }
-      want[static_cast<size_t>(r)] = static_cast<int32_t>(best);
-      for (int64_t i = 0; i < vocab; ++i) {
-        const uint32_t word = allowed[static_cast<size_t>(r * ((vocab + 31) / 32) + i / 32)];
-        if ((word >> (i % 32) & 1U) == 0) {
-          masked[static_cast<size_t>(r * vocab + i)] = -std::numeric_limits<float>::infinity();
-        }
-      }
+      for (int i = 0; i < 4; ++i) row[random.between(0, tokens - 1)] = 100.0F;
+      row[tokens] = 200.0F;  // padding is no token
+      row[tokens + 1] = std::numeric_limits<float>::quiet_NaN();
+      if (r == 3) row[random.between(0, tokens - 1)] = std::numeric_limits<float>::quiet_NaN();
+      if (r == 4) row[random.between(0, tokens - 1)] = -std::numeric_limits<float>::infinity();
+      if (r == 5) std::fill_n(allowed.begin() + r * words, words, 0);
+      if (r == 6) std::fill_n(row, tokens, -1.0F);
+      if (r == 7) std::fill_n(row, tokens, std::numeric_limits<float>::lowest());
     }
-    const auto plain = masked.size();
     Array<float> logits_array(*card, logits);
-    Array<int32_t> ids(*card, std::vector<int32_t>(kRows, -1));
-    argmax(card->context, logits_array.data(), kRows, vocab, ids.data());
-    EXPECT_EQ(ids.get(), want);
     Array<uint32_t> allowed_array(*card, allowed);
-    apply_mask(card->context, logits_array.data(), kRows, vocab, allowed_array.data());
-    const auto got = logits_array.get();
-    for (size_t i = 0; i < plain; ++i) {
-      const bool refused = std::isinf(masked[i]);
-      ASSERT_TRUE(refused ? std::isinf(got[i]) && got[i] < 0 : got[i] == logits[i] || std::isnan(logits[i])) << i;
+    auto ids = device::Buffer::shared(*card->device, kRows * 4);
+    for (const bool masked : {false, true}) {
+      std::vector<int32_t> want(kRows);
+      Ops::Greedy args{.logits = logits.data(),
+                       .rows = kRows,
+                       .vocab = vocab,
+                       .tokens = tokens,
+                       .allowed = masked ? allowed.data() : nullptr,
+                       .ids = want.data()};
+      host.greedy(args);
+      EXPECT_EQ(want[3], -1);
+      EXPECT_EQ(want[5] == -1, masked);
+      args.logits = logits_array.data();
+      args.allowed = masked ? allowed_array.data() : nullptr;
+      args.ids = ids.as<int32_t>();
+      std::fill_n(args.ids, kRows, -77);
+      greedy(card->context, args);
+      card->device->finish();
+      EXPECT_EQ(std::vector<int32_t>(args.ids, args.ids + kRows), want) << tokens << (masked ? " masked" : "");
     }
   }
 }
