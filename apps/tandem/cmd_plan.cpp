@@ -71,8 +71,9 @@ void plan(const PlanOptions& options) {
   const auto artifact = artifact::Artifact::open(options.engine.artifact);
   const auto config = model::Config::from_json(artifact.config(), artifact.folder().string());
   const engine::EngineOptions limits = engine::resolve_limits(options.engine, config);
+  model::LoadOptions load = limits.load;
   const engine::MemoryPlan made =
-      engine::plan_memory(artifact, limits, card, engine::usable_memory(limits, card, free_bytes));
+      engine::fitting_plan(artifact, limits, card, engine::usable_memory(limits, card, free_bytes), load);
   if (options.json) {
     print_json(made, card);
   } else {

@@ -25,6 +25,9 @@ namespace {
 
 using GenerationPtr = std::shared_ptr<Generation>;
 
+constexpr std::chrono::seconds kMemoryInterval{10};     // between looks at the card's memory
+constexpr int64_t kUnnoticedBytes = int64_t{64} << 20;  // a driver's own comings and goings
+
 int64_t pages_of(const Generation& generation) {
   return static_cast<int64_t>(base::round_up(static_cast<uint64_t>(generation.most_tokens()), model::kPageTokens));
 }
@@ -84,6 +87,7 @@ struct Engine::Impl {
   void loop();
   void fail(const std::string& why);
   bool admit();  // false: the engine is being destroyed
+  void look_at_memory();
   void step_all();
   void note_step(Generation& generation, int64_t read, int64_t drawn);
 
@@ -106,6 +110,8 @@ struct Engine::Impl {
   // Of the step thread alone.
   std::vector<GenerationPtr> running;
   int64_t reserved_tokens = 0;  // what the running requests may come to hold
+  Clock::time_point next_look{};
+  bool memory_was_short = false;
 
   std::thread thread;
 };
@@ -206,12 +212,33 @@ void Engine::Impl::check_biases(const std::vector<LogitBias>& biases) const {
   }
 }
 
+// A card is shared with whoever else uses it: what others take after the start is missing when a step is recorded.
+void Engine::Impl::look_at_memory() {
+  const auto now = Clock::now();
+  if (now < next_look) return;
+  next_look = now + kMemoryInterval;
+  const std::optional<DeviceMemory> memory = parts.model->device_memory();
+  if (!memory) return;
+  const int64_t missing = memory->planned_free_bytes - memory->free_bytes;
+  const bool is_short = missing > kUnnoticedBytes;
+  if (is_short && !memory_was_short) {
+    spdlog::warn("the card has {} free, {} less than planned: other programs took it since the start",
+                 base::format_bytes(static_cast<uint64_t>(memory->free_bytes)),
+                 base::format_bytes(static_cast<uint64_t>(missing)));
+  }
+  memory_was_short = is_short;
+  const std::lock_guard lock(mutex);
+  totals.memory = memory;
+}
+
 // Waits for work, ends what was cancelled while it waited, and starts what fits.
 bool Engine::Impl::admit() {
   std::vector<GenerationPtr> cancelled;
+  look_at_memory();
   {
     std::unique_lock lock(mutex);
-    wake.wait(lock, [this] { return stopping || !queue.empty() || !running.empty(); });
+    const auto something = [this] { return stopping || !queue.empty() || !running.empty(); };
+    if (!wake.wait_for(lock, kMemoryInterval, something)) return true;
     if (stopping) return false;
     std::erase_if(queue, [&](const GenerationPtr& generation) {
       if (!generation->cancelled()) return false;

@@ -73,6 +73,8 @@ struct EngineStatus {
   int64_t kv_reserved = 0;  // tokens that the running requests may come to hold
   // Since a step ended or work came to an idle engine; 0 where there is no work.
   double seconds_without_step = 0;
+  // Of the card, looked at every few seconds; absent on the processor.
+  std::optional<DeviceMemory> memory{};
   std::string failure{};  // of the device, which ended the engine; empty while it works
   std::vector<RunningRequest> requests{};
 };

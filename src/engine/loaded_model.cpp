@@ -58,18 +58,26 @@ class ModelSequence : public TextSequence {
 class ModelBehindSeam : public TextModel {
  public:
   ModelBehindSeam(LoadedModel loaded, int64_t tokens, int slots)
-      : loaded_(std::move(loaded)), sequences_(*loaded_.model, tokens, slots) {}
+      : loaded_(std::move(loaded)),
+        sequences_(*loaded_.model, tokens, slots),
+        first_free_(loaded_.device->is_host() ? 0 : loaded_.device->free_bytes()) {}
 
   std::unique_ptr<TextSequence> create() override { return std::make_unique<ModelSequence>(sequences_.create()); }
   int64_t capacity_tokens() const override { return sequences_.capacity_tokens(); }
   int64_t vocab() const override { return loaded_.model->config().vocab; }
+  std::optional<DeviceMemory> device_memory() const override {
+    if (loaded_.device->is_host()) return std::nullopt;
+    loaded_.device->bind_thread();
+    return DeviceMemory{loaded_.device->free_bytes(), first_free_ - recording_bytes(loaded_.model->config())};
+  }
 
  private:
   LoadedModel loaded_;
   context::SequencePool sequences_;
+  int64_t first_free_;
 };
 
-// Refuses what a card cannot hold before anything of it is loaded.
+// Refuses what a card cannot hold before anything of it is loaded; what makes it fit goes to `load`.
 void require_memory(const artifact::Artifact& artifact, const EngineOptions& options, const device::Device& device,
                     const device::Card& card, model::LoadOptions& load) {
   const int64_t usable = usable_memory(options, card, device.free_bytes());
@@ -97,7 +105,8 @@ LoadedModel load_model(const EngineOptions& options) {
   load.chunk = limits.prefill_chunk;
   if (const DeviceName name = parse_devices(options.device)[0]; name.kind == DeviceKind::kCuda) {
     const device::Card card = device::require_card(name.ordinal);
-    require_memory(*loaded.artifact, limits, *loaded.device, card);
+    require_memory(*loaded.artifact, limits, *loaded.device, card, load);
+    if (load.embedding_in_host_memory) spdlog::info("the table of embeddings stays in the host's memory");
     load.portable = selftest::portable_operations(*loaded.device, card, *loaded.pool, selftest::results_folder());
   } else if (const auto cards = device::cards(); !cards.empty()) {
     spdlog::info("computing on the processor; {} could be used: --device cuda:0", cards[0].name);

@@ -11,8 +11,9 @@ namespace tandem::engine {
 
 namespace {
 
-// Of recorded steps, some thousand nodes each: a guess, not measured.
-constexpr int64_t kRecordingBytes = int64_t{96} << 20;
+// Of one recorded step, as measured on an H200 with CUDA 13.0 (`tandem bench gpu`, raw.*.recording_bytes).
+constexpr int64_t kRecordingBytes = int64_t{1} << 20;
+constexpr int64_t kRecordingLayerBytes = int64_t{96} << 10;
 
 }  // namespace
 
@@ -48,7 +49,9 @@ MemoryPlan plan_memory(const artifact::Artifact& artifact, const EngineOptions& 
     before = device.bytes();
   };
   const auto model = model::Model::load(artifact, device, pool, load);
-  add("weights", fmt::format("{} layers", model->config().layers));
+  const bool embedding_elsewhere = load.embedding_in_host_memory && !model->config().tie_word_embeddings;
+  add("weights", fmt::format("{} layers{}", model->config().layers,
+                             embedding_elsewhere ? "; the embeddings stay in the host's memory" : ""));
   const context::SequencePool sequences(*model, options.kv_capacity, options.max_concurrency);
   const model::StateLayout& layout = model->state_layout();
   add("contexts",
@@ -56,8 +59,24 @@ MemoryPlan plan_memory(const artifact::Artifact& artifact, const EngineOptions& 
                   options.max_concurrency, base::format_bytes(static_cast<uint64_t>(layout.slot_bytes))));
   model->reserve(options.max_context);
   add("steps", fmt::format("{} columns at once, contexts of {}", load.chunk, options.max_context));
-  plan.rows.push_back({"recordings", kRecordingBytes, "estimated"});
+  plan.rows.push_back(
+      {"recordings", recording_bytes(model->config()), fmt::format("{} steps", model::kMostRecordings)});
   return plan;
+}
+
+MemoryPlan fitting_plan(const artifact::Artifact& artifact, const EngineOptions& options, const device::Card& card,
+                        int64_t limit, model::LoadOptions& load) {
+  MemoryPlan plan = plan_memory(artifact, options, card, limit);
+  if (plan.fits() || options.load.embedding_in_host_memory) return plan;
+  EngineOptions other = options;
+  other.load.embedding_in_host_memory = true;
+  plan = plan_memory(artifact, other, card, limit);
+  load.embedding_in_host_memory = plan.fits();
+  return plan;
+}
+
+int64_t recording_bytes(const model::Config& config) {
+  return model::kMostRecordings * (kRecordingBytes + config.layers * kRecordingLayerBytes);
 }
 
 int64_t usable_memory(const EngineOptions& options, const device::Card& card, int64_t free_bytes) {

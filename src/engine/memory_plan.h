@@ -30,6 +30,13 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const artifact::Artifact& artifact, const EngineOptions& options, const device::Card& card,
                        int64_t limit);
 
+// The same, and where that does not fit, with the table of embeddings in the host's memory, which `load` then asks for.
+MemoryPlan fitting_plan(const artifact::Artifact& artifact, const EngineOptions& options, const device::Card& card,
+                        int64_t limit, model::LoadOptions& load);
+
+// What recorded steps take of a card at most.
+int64_t recording_bytes(const model::Config& config);
+
 // The memory of the card that may be used: what is free, bounded by --vram-limit less what is taken already.
 int64_t usable_memory(const EngineOptions& options, const device::Card& card, int64_t free_bytes);
 

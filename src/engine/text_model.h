@@ -4,12 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
-namespace tandem::engine {
 #include "engine/allowed.h"
 
+namespace tandem::engine {
 
 // One sequence with its state. Used by one thread at a time.
 class TextSequence {
@@ -20,7 +21,6 @@ class TextSequence {
   // Consumes at least one token. Where `logits` is not null it receives those that follow the last token, [vocab].
   // Throws base::Error; the sequence is then of no further use.
   virtual void forward(std::span<const int32_t> tokens, std::vector<float>* logits) = 0;
-  // Says that these tokens come next, so that what they need from disk is on its way. Not required, and not binding.
 
   // Whether logits may stay where they were computed, so that a choice of the likeliest token costs no copy.
   virtual bool keeps_logits() const { return false; }
@@ -36,7 +36,14 @@ class TextSequence {
   virtual void read_logits(std::vector<float>& logits) { (void)logits; }
   virtual void settle() {}
 
+  // Says that these tokens come next, so that what they need from disk is on its way. Not required, and not binding.
   virtual void prefetch(std::span<const int32_t> tokens) { (void)tokens; }
+};
+
+// A card's memory as it is, and as it would be if nobody but this model took any since it was loaded.
+struct DeviceMemory {
+  int64_t free_bytes = 0;
+  int64_t planned_free_bytes = 0;  // at least so much; negative where the plan was tight
 };
 
 // Used by one thread at a time; its sequences share the model and are not run at the same time.
@@ -49,6 +56,8 @@ class TextModel {
   // Tokens that all sequences together may hold, each rounded up to whole pages of 64.
   virtual int64_t capacity_tokens() const = 0;
   virtual int64_t vocab() const = 0;  // logits of a row; may be more than the tokenizer has tokens
+  // Of the card that the model is on; absent on the processor.
+  virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
 };
 
 }  // namespace tandem::engine

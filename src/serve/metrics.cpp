@@ -113,6 +113,13 @@ std::string Metrics::prometheus(const std::string& model, const engine::EngineSt
            labels, usage);
     single(out, "tandem:seconds_without_step", "gauge", "Since a step ended while there is work", labels,
            engine->seconds_without_step);
+    if (engine->memory) {
+      single(out, "tandem:vram_free_bytes", "gauge", "Memory of the card that nobody has taken", labels,
+             engine->memory->free_bytes);
+      single(out, "tandem:vram_planned_free_bytes", "gauge",
+             "What would be free if nobody else had taken memory since the start", labels,
+             engine->memory->planned_free_bytes);
+    }
     // Of all requests, also those in progress.
     single(out, "vllm:prompt_tokens_total", "counter", "Tokens of prompts", labels, engine->prompt_tokens);
     single(out, "vllm:generation_tokens_total", "counter", "Tokens of answers", labels, engine->completion_tokens);

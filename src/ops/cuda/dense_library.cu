@@ -191,6 +191,11 @@ bool library_serves(const Bf16Product& product) {
 }
 
 void prepare_library() {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) {  // a plan for a card that is elsewhere
+    (void)cudaGetLastError();
+    return;
+  }
   (void)ways().handle_of_current();
 }
 
