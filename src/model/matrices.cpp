@@ -161,7 +161,7 @@ class WeightLoader::MatrixReader {
 
 ops::Weight WeightLoader::matrix(const std::string& name, int64_t rows, int64_t inputs) {
   ops::Weight w = MatrixReader(*this, name, rows, inputs).read();
-  ops_.arrange(w);
+  if (!to_host_memory_) ops_.arrange(w);
   return w;
 }
 

@@ -9,6 +9,7 @@
 #include "ops/cuda/delta_net.h"
 #include "ops/cuda/dense.h"
 #include "ops/cuda/dense_measure.h"
+#include "ops/cuda/experts.h"
 #include "ops/weight_bytes.h"
 
 namespace tandem::ops::cuda {
@@ -33,9 +34,9 @@ class Bench {
                  .capability = 10 * card_.card().capability_major + card_.card().capability_minor} {}
   const Context& context() const { return context_; }
 
-  device::Buffer random(device::Device& device, int64_t bytes, uint32_t seed) {
+  device::Buffer random(device::Device& device, int64_t bytes, uint32_t seed, uint32_t mask = kSmallNumbers) {
     device::Buffer buffer(device, static_cast<int64_t>(base::round_up(static_cast<uint64_t>(bytes), 256)));
-    fill_random(context_, buffer.data(), buffer.bytes(), seed, kSmallNumbers);
+    fill_random(context_, buffer.data(), buffer.bytes(), seed, mask);
     return buffer;
   }
 
@@ -89,7 +90,62 @@ std::vector<OpFigure> measure_dense(device::Device& device, int rounds) {
         linear(bench.context(), x.as<float>(), columns, one, false, y.as<float>());
       };
       const double seconds = measure_launches(bench.context(), kLaunches, rounds, launch).each_us * 1e-6;
-      figures.push_back({fmt::format("dense.{}.c{}", format.name, columns), data_bytes(w) + scale_bytes(w), seconds});
+      figures.push_back({fmt::format("dense.{}.c{}", format.name, columns), data_bytes(w) + scale_bytes(w),
+                         2.0 * static_cast<double>(columns * kRows * kInputs), seconds});
+    }
+  }
+  return figures;
+}
+
+std::vector<OpFigure> measure_experts(device::Device& device, int rounds) {
+  Bench bench(device);
+  constexpr int64_t kExperts = 512;
+  constexpr int64_t kInner = 640;
+  constexpr int64_t kHidden = 2560;
+  constexpr int64_t kTopK = 10;
+  constexpr uint32_t kSmallPositive = 0x3fbfbfbf;
+  device::Buffer x = bench.random(device, kMostFewColumns * kHidden * 4, 8);
+  device::Buffer scalars = bench.random(device, kExperts * 6 * 4, 9, kSmallPositive);
+  device::Buffer weights = bench.random(device, kMostFewColumns * kTopK * 4, 10, kSmallPositive);
+  device::Buffer out(device, 2 * kMostFewColumns * kHidden * 4);
+  device::Buffer faults(device, kMostFewColumns * 4, true);
+  // Each launch takes the next experts of one order of all.
+  std::vector<int32_t> order(kExperts + kMostFewColumns * kTopK);
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i * 197 % kExperts);
+  device::Buffer ids(device, static_cast<int64_t>(order.size() * sizeof(int32_t)));
+  device.upload(ids.data(), order.data(), ids.bytes());
+  std::vector<OpFigure> figures;
+  for (const ExpertFormat format :
+       {ExpertFormat::kBF16, ExpertFormat::kNvfp4, ExpertFormat::kFp8Block, ExpertFormat::kIq2s, ExpertFormat::kIq3xxs,
+        ExpertFormat::kIq3s, ExpertFormat::kIq4xs, ExpertFormat::kIq4nl, ExpertFormat::kQ2_0}) {
+    ExpertTable table;
+    table.experts = kExperts;
+    table.inner = kInner;
+    table.hidden = kHidden;
+    table.scalars = scalars.as<float>();
+    const bool whole = kInner % numeric::expert_multiple(format) == 0;
+    table.place({format, format, whole ? format : ExpertFormat::kIq4nl});
+    device::Buffer records = bench.random(device, kExperts * table.record.bytes, 11);
+    table.records = records.data();
+    for (const int64_t columns : {1, 4, 8}) {
+      const int64_t chosen = columns * kTopK;
+      const auto launch = [&](int i) {
+        Ops::Experts args;
+        args.x = x.as<float>();
+        args.tokens = columns;
+        args.top_k = kTopK;
+        args.ids = ids.as<int32_t>() + i * chosen % kExperts;
+        args.weights = weights.as<float>();
+        args.table = table;
+        args.quantise_activations = format != ExpertFormat::kBF16;
+        args.lower = out.as<float>();
+        args.upper = out.as<float>() + kMostFewColumns * kHidden;
+        args.faults = faults.as<int32_t>();
+        experts(bench.context(), args);
+      };
+      const double seconds = measure_launches(bench.context(), kLaunches, rounds, launch).each_us * 1e-6;
+      figures.push_back({fmt::format("experts.{}.c{}", numeric::expert_format_name(format), columns),
+                         chosen * table.record.bytes, 6.0 * static_cast<double>(chosen * kInner * kHidden), seconds});
     }
   }
   return figures;
@@ -124,7 +180,7 @@ OpFigure measure_attention(device::Device& device, int rounds) {
               {.q = q.as<float>(), .heads = kHeads, .scale = 0.0625F, .kv = kv, .out = out.as<float>()});
   };
   const double seconds = measure_launches(bench.context(), kLaunches, rounds, launch).each_us * 1e-6;
-  return {"attention.int8.ctx64k", kPages * page_bytes, seconds};
+  return {"attention.int8.ctx64k", kPages * page_bytes, 4.0 * kTokens * kHeads * 256, seconds};
 }
 
 double measure_delta_speedup(device::Device& device, int rounds) {

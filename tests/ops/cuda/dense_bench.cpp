@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "numeric/int_group.h"
 #include "ops/cuda/dense.h"
 #include "ops/cuda/dense_measure.h"
+#include "ops/weight_bytes.h"
 #include "tests/ops/cuda/dense_card.h"
 
 namespace tandem::ops::cuda {
@@ -39,33 +39,22 @@ struct Shape {
 constexpr std::array kShapes = {Shape{17408, 5120}, Shape{5120, 17408}, Shape{10240, 5120}, Shape{248320, 5120},
                                 Shape{10240, 2560}, Shape{320, 10240},  Shape{2560, 6144}};
 
+// Without its data; `data` only has to be something for its bytes to be counted.
+Weight shaped(const BenchFormat& f, const Shape& s) {
+  Weight w;
+  w.data = &f;
+  w.format = f.format;
+  w.rows = s.rows;
+  w.inputs = s.inputs;
+  w.group = f.group;
+  w.scale_type = f.format == WeightFormat::kFp8Row ? ScaleType::kF32 : ScaleType::kBF16;
+  return w;
+}
 int64_t data_bytes(const BenchFormat& f, const Shape& s) {
-  switch (f.format) {
-    case WeightFormat::kBF16:
-      return s.rows * s.inputs * 2;
-    case WeightFormat::kF32:
-      return s.rows * s.inputs * 4;
-    case WeightFormat::kNvfp4:
-      return s.rows * s.inputs / 2;
-    case WeightFormat::kInt3:
-      return s.rows * numeric::int_row_bytes(s.inputs, 3);
-    case WeightFormat::kInt4:
-      return s.rows * numeric::int_row_bytes(s.inputs, 4);
-    default:
-      return s.rows * s.inputs;
-  }
+  return ops::data_bytes(shaped(f, s));
 }
 int64_t scale_bytes(const BenchFormat& f, const Shape& s) {
-  switch (f.format) {
-    case WeightFormat::kFp8Row:
-      return 4 * s.rows;
-    case WeightFormat::kFp8Block:
-      return 2 * (s.rows / 128 + 1) * (s.inputs / 128);
-    case WeightFormat::kNvfp4:
-      return s.rows * s.inputs / 16;
-    default:
-      return f.group > 0 ? 2 * s.rows * (s.inputs / f.group) : 0;
-  }
+  return ops::scale_bytes(shaped(f, s));
 }
 int64_t padded(int64_t bytes) {
   return (bytes + 255) / 256 * 256;
@@ -86,13 +75,8 @@ class Bench {
   }
 
   Weight weight(const BenchFormat& f, const Shape& s, int64_t copy) const {
-    Weight w;
-    w.format = f.format;
-    w.rows = s.rows;
-    w.inputs = s.inputs;
-    w.group = f.group;
+    Weight w = shaped(f, s);
     w.lane_order = f.format == WeightFormat::kNvfp4;
-    w.scale_type = f.format == WeightFormat::kFp8Row ? ScaleType::kF32 : ScaleType::kBF16;
     w.data = pool_.data() + copy * padded(data_bytes(f, s));
     w.scales = scales_.data() + copy * padded(scale_bytes(f, s));
     return w;
