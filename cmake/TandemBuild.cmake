@@ -73,6 +73,15 @@ function(tandem_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
 
+# tandem_cases(NAME SOURCES ... [LINK ...]): the cases of a test program, where another program has them too.
+function(tandem_cases name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} OBJECT ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC tandem_flags ${arg_LINK} GTest::gmock)
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+endfunction()
+
 # tandem_fuzzer(NAME SOURCES ... [LINK ...]): one libFuzzer program.
 function(tandem_fuzzer name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
