@@ -6,9 +6,11 @@
 #   tools/device-check.sh run FOLDER [PART ...] runs there, from the repository's root: the self-test, the tests of
 #                                               operations and of whole models on the card, the benchmarks
 #
-# Parts of `run`, all of them unless named: selftest tests goldens bench. Environment:
+# Parts of `run`, all but sanitize unless named: selftest tests goldens bench; sanitize runs short cases under
+# compute-sanitizer (memcheck, racecheck, synccheck), which the machine needs then. Environment:
 #   TANDEM_CHECK_OUT=FOLDER   where the logs and the benchmarks' JSON go (default: FOLDER/out)
 #   TANDEM_BENCH_ARGS=...     arguments of `tandem bench gpu` beside --json
+#   TANDEM_SANITIZE_FILTER=…  cases of `sanitize` (default: short ones of every topic)
 # A short table comes last. Exit code: 0 where everything passed.
 set -euo pipefail
 
@@ -18,17 +20,18 @@ fail() {
 }
 
 pack() {
-  local folder=$1 build=${2:-build/release} program library
+  local folder=$1 program=${2:-build/release}/tests/device_check/device_check library bytes
   mkdir -p "$folder/lib"
-  for program in "$build"/apps/tandem/tandem "$build"/tests/golden/golden_test "$build"/tests/ops/cuda/cuda_ops_test; do
-    [[ -x $program ]] || fail "$program is missing: build it first"
-    strip -o "$folder/$(basename "$program")" "$program"
-    while read -r library; do
-      cp -n "$library" "$folder/lib/"
-    done < <(ldd "$program" | awk '/=> \//{print $3}' | grep -vE '/(libc|libm|ld-linux[^/]*|libpthread|libdl|librt)\.so')
-  done
+  [[ -x $program ]] || fail "$program is missing: build it first (target device_check)"
+  strip -o "$folder/device_check" "$program"
+  while read -r library; do
+    cp -n "$library" "$folder/lib/"
+  done < <(ldd "$program" | awk '/=> \//{print $3}' | grep -vE '/(libc|libm|ld-linux[^/]*|libpthread|libdl|librt)\.so')
   cp "${BASH_SOURCE[0]}" "$folder/"
-  du -sh "$folder"
+  bytes=$(stat -c %s "$folder/device_check")
+  printf 'program %d.%d MiB, 16 are allowed; with its libraries %s\n' $((bytes >> 20)) $(((bytes >> 10) % 1024 * 10 / 1024)) \
+    "$(du -sh "$folder" | cut -f1)"
+  ((bytes <= 16 << 20)) || fail 'the program is too large'
 }
 
 rows=()
@@ -43,22 +46,36 @@ part() {
   rows+=("$(printf '%-24s %-8s %4d s' "$name" "$([[ $status == 0 ]] && printf passed || printf 'FAILED')" $((SECONDS - begin)))")
 }
 
+# Races and barriers are looked for in fewer cases: each of these tools takes minutes over what a test does in a second.
+sanitize() {
+  local program=$1 tool filter
+  local sanitizer
+  sanitizer=$(command -v compute-sanitizer || printf /usr/local/cuda/bin/compute-sanitizer)
+  [[ -x $sanitizer ]] || fail 'compute-sanitizer is missing: it comes with the CUDA toolkit'
+  for tool in memcheck racecheck synccheck; do
+    filter=${TANDEM_SANITIZE_FILTER:-*Cuda*Inputs*:*CudaMixing*:*CudaConvolution*:*CudaNgramMemory*:*ExactProducts*:*FewColumnsOnTheTensorCores*:*TakeAnotherFormat*:*MarkFaulty*:*StepsFollowTheHost*:*ColumnsAttendToTheirChosen*}
+    part "$tool" "$tool.log" "$sanitizer" --tool "$tool" --error-exitcode 9 --kernel-regex-exclude kns=cublas \
+      "$program" --gtest_brief=1 --gtest_filter="$filter"
+  done
+}
+
 run() {
-  local folder program name
+  local folder program
   folder=$(cd "$1" && pwd)
+  program=$folder/device_check
   shift
   local parts=${*:-selftest tests goldens bench}
   out=${TANDEM_CHECK_OUT:-$folder/out}
   mkdir -p "$out"
   export LD_LIBRARY_PATH=$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   if [[ $parts == *selftest* ]]; then
-    part selftest selftest.log "$folder/tandem" selftest
+    part selftest selftest.log "$program" tandem selftest
   fi
   if [[ $parts == *tests* ]]; then
-    for program in "$folder"/cuda_*_test; do
-      name=$(basename "$program")
-      part "$name" "$name.log" "$program" --gtest_brief=1
-    done
+    part operations operations.log "$program" --gtest_brief=1 --gtest_filter='*Cuda*'
+  fi
+  if [[ $parts == *sanitize* ]]; then
+    sanitize "$program"
   fi
   if [[ $parts == *goldens* ]]; then
     [[ -d models && -f tests/golden/references.tar.xz ]] || fail 'run it in the root of the repository'
@@ -67,12 +84,12 @@ run() {
     mkdir "$TANDEM_TEST_DATA/golden"
     ln -s "$PWD/models" "$TANDEM_TEST_DATA/models"
     tar xJf tests/golden/references.tar.xz -C "$TANDEM_TEST_DATA/golden"
-    part goldens goldens.log env TANDEM_TEST_DEVICE=cuda:0 "$folder/golden_test" --gtest_brief=1
+    part goldens goldens.log env TANDEM_TEST_DEVICE=cuda:0 "$program" --gtest_brief=1 --gtest_filter='-*Cuda*'
     rm -rf "$TANDEM_TEST_DATA"
   fi
   if [[ $parts == *bench* ]]; then
     # shellcheck disable=SC2086 # several arguments
-    part 'bench gpu' bench_gpu.json "$folder/tandem" bench gpu --json ${TANDEM_BENCH_ARGS:-}
+    part 'bench gpu' bench_gpu.json "$program" tandem bench gpu --json ${TANDEM_BENCH_ARGS:-}
     if command -v python3 >/dev/null; then
       python3 -c 'import json, sys
 for name, value in json.loads(open(sys.argv[1]).read().splitlines()[-1])["figures"].items():

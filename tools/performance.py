@@ -9,33 +9,82 @@ Each file there is what one `tandem bench gpu --json` printed; later dates come 
 import json
 import pathlib
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "performance"
 PAGE = ROOT / "docs" / "performance.md"
 
-HEAD = """# Performance on cards
+HEAD_TEXT = """# Performance on cards
 
 Written by `tools/performance.py` from the JSON files in `docs/performance/`, each of them printed by one
 `tandem bench gpu --json`. [bench.md](bench.md) has the processor's figures.
 
 What the names mean: `gpu.read_gb_s` is a plain kernel that reads 4 GiB, `gpu.copy_gb_s` the driver's copy within the
 card (bytes read and written), `gpu.matmul_tflops` a BF16 product of [8192, 8192] on random values.
+`dense.…`, `experts.…` and `attention.…` are operations of themselves, at 1, 4 and 8 columns (`cN`) over more data than
+the card's cache holds; `read_fraction` is the bytes that must be read over the time, as a part of `gpu.read_gb_s`, and
+`matmul_fraction` two operations for each weight and column over the time, as a part of `gpu.matmul_tflops`.
+`start.copy_fraction` is the time from the page cache to the card over that of copying as many bytes from page-locked
+memory.
+
 `decode.MODEL.ctxN.cW` decodes W sequences of N tokens each, one token a step, from the call to the logits in the
 host's memory; `read_fraction` is the bytes that such a step must read (dense weights once, the experts that W tokens
 choose where all are chosen alike, recurrent state, keys and values) over the time, as a part of `gpu.read_gb_s`.
+`recording_us` is the step's recording alone, where nothing keeps it waiting; `operations_over_recording` the sum of its
+operations, timed one by one with points in time between them, over that: above 1 by as much as kernels overlap.
 `c4_over_bytes` is the time of four columns over that of one, divided by the ratio of their bytes.
 `prefill.MODEL.nN.matmul_fraction` is two operations for each weight that a token is multiplied with, over the time, as
 a part of `gpu.matmul_tflops`; attention over the context is not counted. Models have synthetic weights of the
 published sizes, which repeat after 64 MiB; contexts are filled with random keys and values.
 
+`host.MODEL.….gap_us` is what the host adds between two steps of one request: from the end of one step's recording on
+the card to the beginning of the next, with all that the engine does between them. `greedy` chooses the likeliest token
+on the card, `masked` does so under a grammar, `sampled` copies all logits to the host and draws there (temperature 0.7,
+top-p 0.8, top-k 20).
+
 ## Not yet run on hardware
 
-The CUDA part is compiled for `sm_90a` and `sm_120a` from the same source, and was run on `sm_90` alone. Where a block of
-a card has less shared memory, smaller ones are taken; these sizes were never run: `ops/cuda/experts_few.cu`
-(`FewPlan::small`) and `ops/cuda/attention_prefill.cu` (64 rows a block). `tandem selftest`, which runs by itself at the
-first start on a card, is how the first owner of another one finds out.
+All of `src/ops/cuda` is compiled for `sm_90a` and `sm_120a` from the same source, and was run on `sm_90` alone: no kernel of
+it has been run on `sm_120`. There is no code for one architecture only, and no block takes more than 99 KiB of shared
+memory but where a card has more. What is chosen by the card, and is another choice on `sm_120` than on `sm_90`:
+
+| file | on sm_90 | on sm_120 | run so far |
+|---|---|---|---|
+| `experts_few.cu` (`FewPlan`) | blocks of 16 and 12 warps, up to 227 KiB | 8 and 4 warps, up to 99 KiB; what does not fit takes `experts_units.cu` | on `sm_90`, by `smaller_card_test` |
+| `attention_prefill.cu` (`launch_type`) | 128 rows a block | 64 rows a block | on `sm_90`, by `smaller_card_test` |
+| `delta_advance.cu` (`advance_chunks`) | two buffers of keys, 150 KiB | one, 98 KiB | on `sm_90`, by `smaller_card_test` |
+| `dense_library.cu` (`choose`) | what cuBLASLt's heuristic gives | another algorithm, or none: then `dense_tiles.cu` | no |
+| `experts_few.cu`, `experts_units.cu`, `lanes.cuh`, `dense_measure.cu` | grids for 132 multiprocessors | for the card's own number | on `sm_90` with 70, the first by `smaller_card_test` |
+| `experts_parts.cuh` (`launch_early`), `follow.cuh` | programmatic dependent launches | the same, in the driver of another card | no |
+
+The same code on both, its machine code for `sm_120` never run: `src/device/cuda`, and of `src/ops/cuda` (KERNELS)
+Nothing was compiled for cards before `sm_90`. `tandem selftest`, which runs by itself at the first start on a card, is how the first owner of another one finds out.
 """
+
+
+def head():
+    """The head with the kernels' files that choose nothing by the card."""
+    choosing = {"experts_few", "attention_prefill", "delta_advance", "dense_library", "experts_units", "dense_measure"}
+    names = sorted(file.stem for file in (ROOT / "src/ops/cuda").glob("*.cu"))
+    lines = textwrap.fill(", ".join(f"`{name}.cu`" for name in names if name not in choosing), 112)
+    return HEAD_TEXT.replace(" (KERNELS)", f":\n{lines}.\n")
+
+
+def breakdown(name, part):
+    """The operations of one step, the longest first."""
+    total = part["operations_us"]
+    lines = [
+        f"\n### `{name}` by operation\n",
+        f"The recording takes {part['recording_us']:.0f} µs, its operations one by one {total:.0f} µs.\n",
+        "| operation | calls | µs | of the sum | MB | of reading | of multiplying |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(part["by_operation"], key=lambda row: -row["us"]):
+        lines.append(
+            f"| {row['operation']} | {row['calls']} | {row['us']:.1f} | {row['us'] / total:.1%} | {row['bytes'] / 1e6:.1f} "
+            f"| {row['read_fraction']:.2f} | {row['matmul_fraction']:.3f} |")
+    return lines
 
 
 def table(run):
@@ -50,6 +99,9 @@ def table(run):
     ]
     for name, value in run["figures"].items():
         lines.append(f"| `{name}` | {value:.4g} |")
+    for name, part in raw.items():
+        if isinstance(part, dict) and "by_operation" in part:
+            lines += breakdown(name, part)
     loads = [(name, part) for name, part in raw.items() if isinstance(part, dict) and "load_s" in part]
     for name, part in loads:
         lines.append(f"\n{name}: {part['weight_bytes'] / 1e9:.1f} GB of weights, made and loaded in {part['load_s']:.0f} s.")
@@ -59,7 +111,7 @@ def table(run):
 def main():
     runs = [json.loads(file.read_text().splitlines()[-1]) for file in sorted(FOLDER.glob("*.json"))]
     runs.sort(key=lambda run: run["date"], reverse=True)
-    page = HEAD + "".join(table(run) for run in runs)
+    page = head() + "".join(table(run) for run in runs)
     if "--check" in sys.argv[1:]:
         if not PAGE.exists() or PAGE.read_text() != page:
             print("docs/performance.md is not what docs/performance/*.json say: run tools/performance.py")
