@@ -55,7 +55,7 @@ memory but where a card has more. What is chosen by the card, and is another cho
 | `attention_prefill.cu` (`launch_type`) | 128 rows a block | 64 rows a block | on `sm_90`, by `smaller_card_test` |
 | `delta_advance.cu` (`advance_chunks`) | two buffers of keys, 150 KiB | one, 98 KiB | on `sm_90`, by `smaller_card_test` |
 | `dense_library.cu` (`choose`) | what cuBLASLt's heuristic gives | another algorithm, or none: then `dense_tiles.cu` | no |
-| `experts_few.cu`, `experts_units.cu`, `lanes.cuh`, `dense_measure.cu` | grids for 132 multiprocessors | for the card's own number | on `sm_90` with 70, the first by `smaller_card_test` |
+| `experts_few.cu`, `lanes.cuh`, `dense_measure.cu` | grids for 132 multiprocessors | for the card's own number | on `sm_90` with 70, the first by `smaller_card_test` |
 | `experts_parts.cuh` (`launch_early`), `follow.cuh` | programmatic dependent launches | the same, in the driver of another card | no |
 
 The same code on both, its machine code for `sm_120` never run: `src/device/cuda`, and of `src/ops/cuda` (KERNELS)
@@ -65,7 +65,7 @@ Nothing was compiled for cards before `sm_90`. `tandem selftest`, which runs by 
 
 def head():
     """The head with the kernels' files that choose nothing by the card."""
-    choosing = {"experts_few", "attention_prefill", "delta_advance", "dense_library", "experts_units", "dense_measure"}
+    choosing = {"experts_few", "attention_prefill", "delta_advance", "dense_library", "dense_measure"}
     names = sorted(file.stem for file in (ROOT / "src/ops/cuda").glob("*.cu"))
     lines = textwrap.fill(", ".join(f"`{name}.cu`" for name in names if name not in choosing), 112)
     return HEAD_TEXT.replace(" (KERNELS)", f":\n{lines}.\n")

@@ -7,6 +7,7 @@
 #include "ops/cuda/delta_net.h"
 #include "ops/cuda/dense_measure.h"
 #include "ops/cuda/experts.h"
+#include "tests/ops/cuda/experts_data.h"
 #include "tests/ops/cuda/state_card.h"
 
 namespace tandem::ops::cuda {
@@ -61,12 +62,13 @@ TEST_F(CudaSmallerCard, ExpertsOfFewColumnsHaveTheSameBits) {
   table.inner = kInner;
   table.hidden = kHidden;
   table.place({ExpertFormat::kNvfp4, ExpertFormat::kNvfp4, ExpertFormat::kNvfp4});
-  const auto records = random(kExperts * table.record.bytes, 1);
-  const auto scalars = random(kExperts * 6 * 4, 2, kSmallPositive);
+  std::mt19937 engine(1);
+  Array<std::byte> records(*card_, RandomRecords(engine, false).make(table.record, kExperts, kInner, kHidden));
+  Array<float> scalars(*card_, random_scalars(engine, kExperts, 6));
   const auto x = random(kMostFewColumns * kHidden * 4, 3);
   const auto weights = random(kMostFewColumns * kTopK * 4, 4, kSmallPositive);
   table.records = records.data();
-  table.scalars = scalars.as<float>();
+  table.scalars = scalars.data();
   std::vector<int32_t> chosen(kMostFewColumns * kTopK);
   for (size_t i = 0; i < chosen.size(); ++i) chosen[i] = static_cast<int32_t>(i * 7 % kExperts);
   Array<int32_t> ids(*card_, chosen);
