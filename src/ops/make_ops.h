@@ -15,6 +15,7 @@ namespace tandem::ops {
 
 struct OpsOptions {
   bool round_inputs = true;           // the inputs of matrix products are rounded to BF16, else nothing is cast
+  bool bf16_experts = false;          // a card's experts of many columns in BF16 products, else canonical
   std::optional<base::CpuLevel> isa;  // the host's kernels; none takes the processor's best
   std::set<std::string> portable{};   // a card's operations that do without tensor cores, by name ("linear")
 };

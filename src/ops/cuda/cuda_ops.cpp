@@ -29,7 +29,8 @@ class CudaOps final : public Ops {
                  .scratch = scratch_,
                  .multiprocessors = card.multiprocessors,
                  .capability = 10 * card.capability_major + card.capability_minor,
-                 .round_inputs = options.round_inputs},
+                 .round_inputs = options.round_inputs,
+                 .bf16_experts = options.bf16_experts},
         portable_context_(context_),
         portable_(options.portable) {
     portable_context_.tensor_cores = false;

@@ -2,6 +2,7 @@
 
 #include "numeric/expert_limits.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/experts_bf16.h"
 #include "ops/cuda/experts_parts.cuh"
 
 namespace tandem::ops::cuda {
@@ -149,7 +150,11 @@ void experts(const Context& context, const Ops::Experts& args) {
     part.lower += first * args.table.hidden;
     part.upper += first * args.table.hidden;
     part.faults += first;
-    run_stages(context, part);
+    if (expert::takes_bf16(context, part)) {
+      expert::run_bf16(context, part);
+    } else {
+      run_stages(context, part);
+    }
   }
 }
 

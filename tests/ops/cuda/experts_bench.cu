@@ -1,7 +1,7 @@
 // How fast a layer's routed experts are in the shape of Flash-Next: microseconds a layer for few columns against a
 // plain read of the same records, and tokens a second for many.
 //
-//   cuda_experts_bench [few] [many] [FORMATS]   FORMATS as "nvfp4" or "iq3_s,iq3_s,iq4_nl"
+//   cuda_experts_bench [few] [many] [bf16] [TOKENS] [FORMATS]   FORMATS as "nvfp4" or "iq3_s,iq3_s,iq4_nl"
 //
 // Records rotate over several tables, so that no second-level cache serves them.
 #include <algorithm>
@@ -41,6 +41,7 @@ struct Bench {
   std::unique_ptr<device::Device> card = device::open_card(0);
   const device::cuda::CudaDevice& cuda = dynamic_cast<device::cuda::CudaDevice&>(*card);
   std::mt19937 engine{1};
+  bool bf16 = false;  // many columns in BF16 products, else in the canonical arithmetic
 
   // Median microseconds of one of `calls` calls, which are recorded together.
   double time(int calls, const std::function<void(int)>& call) {
@@ -87,7 +88,7 @@ struct Tables {
   device::Buffer scalars;
   ExpertTable table;
 
-  Tables(Bench& bench, const numeric::ExpertFormats& formats, int count, int64_t scalars_each) {
+  Tables(Bench& bench, const numeric::ExpertFormats& formats, int count, int64_t scalars_each, bool shared) {
     table.experts = kExperts;
     table.inner = kInner;
     table.hidden = kHidden;
@@ -102,7 +103,9 @@ struct Tables {
         bench.card->copy(records.back().data() + e * table.record.bytes, some.data(), kMade * table.record.bytes);
       }
     }
-    scalars = bench.put(random_scalars(bench.engine, kExperts, scalars_each));
+    auto values = random_scalars(bench.engine, kExperts, scalars_each);
+    for (size_t e = 0; shared && e < values.size(); e += 6) values[e + 4] = values[e + 3];
+    scalars = bench.put(values);
     table.scalars = scalars.as<float>();
     bench.card->finish();
   }
@@ -164,13 +167,17 @@ struct Batch {
 
 void run(Bench& bench, const Tables& tables, Batch& batch, int calls, const char* name) {
   Scratch planning = Scratch::planning();
-  const Context plan{
-      .stream = bench.cuda.stream(), .scratch = planning, .multiprocessors = bench.cuda.card().multiprocessors};
+  const Context plan{.stream = bench.cuda.stream(),
+                     .scratch = planning,
+                     .multiprocessors = bench.cuda.card().multiprocessors,
+                     .bf16_experts = bench.bf16};
   experts(plan, batch.args(tables.at(0), 0));
   device::Buffer memory(*bench.card, planning.most());
   Scratch scratch(memory.data(), planning.most());
-  const Context context{
-      .stream = bench.cuda.stream(), .scratch = scratch, .multiprocessors = bench.cuda.card().multiprocessors};
+  const Context context{.stream = bench.cuda.stream(),
+                        .scratch = scratch,
+                        .multiprocessors = bench.cuda.card().multiprocessors,
+                        .bf16_experts = bench.bf16};
   const auto choices = static_cast<int>(batch.chosen.size());
   const double layer = bench.time(calls, [&](int i) { experts(context, batch.args(tables.at(i), i % choices)); });
   double distinct = 0;
@@ -213,6 +220,7 @@ void main_of(const std::vector<std::string>& words) {
   std::string formats = "nvfp4";
   bool few = false;
   bool many = false;
+  bool shared = false;  // gate and up have one input scale
   int64_t scalars_each = 6;
   std::vector<int64_t> sizes;
   for (const std::string& word : words) {
@@ -220,6 +228,10 @@ void main_of(const std::vector<std::string>& words) {
       few = true;
     } else if (word == "many") {
       many = true;
+    } else if (word == "bf16") {
+      bench.bf16 = true;
+    } else if (word == "shared") {
+      shared = true;
     } else if (word == "dynamic") {
       scalars_each = 3;
     } else if (word.find_first_not_of("0123456789") == std::string::npos) {
@@ -228,7 +240,7 @@ void main_of(const std::vector<std::string>& words) {
       formats = word;
     }
   }
-  const Tables tables(bench, formats_of(formats), 8, scalars_each);
+  const Tables tables(bench, formats_of(formats), 8, scalars_each, shared && scalars_each == 6);
   if (few) {
     for (const int64_t tokens : {1, 2, 4, 8}) {
       Batch batch(bench, tokens, 16);
