@@ -93,6 +93,12 @@ void add_machine_options(CLI::App& command, engine::EngineOptions& options) {
                      "Activations of quantised experts: in 16 bits, or in 4 with NVFP4 and in 8 with other weights",
                      {{"w4a16", model::ExpertMode::kW4A16}, {"w4a4", model::ExpertMode::kW4A4}}))
       ->group(kMachine);
+  setting(
+      add_choice(command, "--expert-arithmetic", options.load.expert_arithmetic,
+                 "Quantised experts of a card for more than 8 tokens at once: canonical gives the processor's bits; "
+                 "bf16 reads prompts several times as fast, and answers may differ from the processor's",
+                 {{"canonical", model::ExpertArithmetic::kCanonical}, {"bf16", model::ExpertArithmetic::kBF16}}))
+      ->group(kMachine);
   setting(add_choice(command, "--activations", options.load.activations, "Inputs of matrix products",
                      {{"f32", model::Activations::kF32}, {"bf16", model::Activations::kBF16}}))
       ->group(kMachine);

@@ -661,7 +661,10 @@ std::unique_ptr<Model> Model::load(const artifact::Artifact& artifact, device::D
 }
 
 ops::OpsOptions ops_options(const LoadOptions& options) {
-  return {.round_inputs = options.activations == Activations::kBF16, .isa = options.isa, .portable = options.portable};
+  return {.round_inputs = options.activations == Activations::kBF16,
+          .bf16_experts = options.expert_arithmetic == ExpertArithmetic::kBF16,
+          .isa = options.isa,
+          .portable = options.portable};
 }
 
 }  // namespace tandem::model

@@ -45,12 +45,18 @@ enum class ExpertMode {
   kW4A4,   // activations in 4 bits with NVFP4, in 8 with other weights: the canonical expert arithmetic, the default
 };
 
+enum class ExpertArithmetic {
+  kCanonical,  // the same bits on the processor and on cards
+  kBF16,       // on cards, more than a few columns in BF16 products, within a tolerance of the canonical numbers
+};
+
 struct LoadOptions {
   Activations activations = Activations::kBF16;
   KvCache kv_cache = KvCache::kActivations;
   std::set<std::string> portable{};  // a card's operations that do without tensor cores (ops::OpsOptions)
   int64_t chunk = 2048;              // columns that are computed together at most; a longer forward is cut
   ExpertMode expert_mode = ExpertMode::kW4A4;
+  ExpertArithmetic expert_arithmetic = ExpertArithmetic::kCanonical;
   int64_t indexer_budget = 0;         // tokens; 0 takes the config's (tests override it)
   std::optional<base::CpuLevel> isa;  // the host's kernels; none takes the processor's best
   experts::NgramOptions ngram;        // how rows of the n-gram table are read and kept

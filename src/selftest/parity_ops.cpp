@@ -605,11 +605,14 @@ void ParityOps::experts(const Experts& args) {
   twin.upper = want.data() + count;
   twin.faults = faults.data();
   host_.experts(twin);
+  const bool many = args.tokens > ops::kMostFewColumns;
   auto got = fetch(args.lower, count);
   const auto upper = fetch(args.upper, count);
   got.insert(got.end(), upper.begin(), upper.end());
   compare("experts", fmt::format("{} tokens, {} of {}", args.tokens, args.top_k, args.table.experts), got, want,
-          args.quantise_activations ? 0 : rounding_tolerance());
+          !args.quantise_activations ? rounding_tolerance()
+          : bf16_experts_ && many    ? kBf16
+                                     : 0);
 }
 
 void ParityOps::combine_experts(const float* lower, const float* upper, const float* shared_lower,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/buffer.h"
+#include "ops/make_ops.h"
 #include "ops/ops.h"
 
 namespace tandem::selftest {
@@ -27,9 +28,13 @@ using Reports = std::map<std::string, OpReport>;
 
 class ParityOps final : public ops::Ops {
  public:
-  // `card` computes on `device`, `host` on the processor with the same options; both must outlive this.
-  ParityOps(ops::Ops& card, device::Device& device, ops::Ops& host, bool round_inputs)
-      : card_(card), device_(device), host_(host), round_inputs_(round_inputs) {}
+  // `card` computes on `device`, `host` on the processor with the same `options`; both must outlive this.
+  ParityOps(ops::Ops& card, device::Device& device, ops::Ops& host, const ops::OpsOptions& options)
+      : card_(card),
+        device_(device),
+        host_(host),
+        round_inputs_(options.round_inputs),
+        bf16_experts_(options.bf16_experts) {}
 
   const Reports& reports() const { return reports_; }
 
@@ -106,6 +111,7 @@ class ParityOps final : public ops::Ops {
   device::Device& device_;
   ops::Ops& host_;
   bool round_inputs_;
+  bool bf16_experts_;
   bool planning_ = false;
   Reports reports_;
   std::map<const void*, std::vector<std::byte>> kept_;

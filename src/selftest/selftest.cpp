@@ -15,6 +15,7 @@ namespace tandem::selftest {
 namespace {
 
 using model::Activations;
+using model::ExpertArithmetic;
 using model::ExpertMode;
 using model::KvCache;
 
@@ -24,10 +25,13 @@ struct Kind {
   Activations activations;
   ExpertMode expert_mode;
   KvCache kv_cache;
+  ExpertArithmetic expert_arithmetic = ExpertArithmetic::kCanonical;
 };
 constexpr Kind kKinds[] = {
     {"flash-nvfp4", "flash-nvfp4 bf16", Activations::kBF16, ExpertMode::kW4A4, KvCache::kActivations},
     {"flash-nvfp4", "flash-nvfp4 bf16, int8 cache", Activations::kBF16, ExpertMode::kW4A4, KvCache::kInt8},
+    {"flash-nvfp4", "flash-nvfp4 bf16, bf16 experts", Activations::kBF16, ExpertMode::kW4A4, KvCache::kActivations,
+     ExpertArithmetic::kBF16},
     {"flash-nvfp4", "flash-nvfp4 f32", Activations::kF32, ExpertMode::kW4A16, KvCache::kActivations},
     {"flash-fp8", "flash-fp8 bf16", Activations::kBF16, ExpertMode::kW4A4, KvCache::kActivations},
     {"27b-nvfp4", "27b-nvfp4 bf16", Activations::kBF16, ExpertMode::kW4A4, KvCache::kActivations},
@@ -91,12 +95,13 @@ std::vector<Trial> run(device::Device& device, base::WorkerPool& pool, const Set
     load.activations = kind.activations;
     load.expert_mode = kind.expert_mode;
     load.kv_cache = kind.kv_cache;
+    load.expert_arithmetic = kind.expert_arithmetic;
     load.indexer_budget = 64;
     load.portable = settings.portable;
     const ops::OpsOptions options = model::ops_options(load);
     const auto card = ops::make_ops(device, pool, options);
     ops::host::HostOps host(pool, options.round_inputs);
-    auto parity = std::make_unique<ParityOps>(*card, device, host, options.round_inputs);
+    auto parity = std::make_unique<ParityOps>(*card, device, host, options);
     const ParityOps& seen = *parity;
     const auto model = model::Model::load(artifact, device, std::move(parity), pool, load);
     exercise(*model, settings.quick);
