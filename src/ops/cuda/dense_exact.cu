@@ -216,16 +216,9 @@ int splits_of(int64_t tiles, int64_t inputs, int64_t least) {
 }
 
 void launch_clusters(const Context& context, void (*kernel)(Arguments), dim3 grid, const Arguments& arguments) {
-  cudaLaunchAttribute attributes[2] = {following(), {}};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(arguments.splits), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(grid.x * static_cast<unsigned>(arguments.splits), grid.y, grid.z);
-  config.blockDim = dim3(kThreads);
-  config.stream = context.stream;
-  config.attrs = attributes;
-  config.numAttrs = arguments.splits > 1 ? 2 : 1;
-  TANDEM_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments));
+  const auto splits = static_cast<unsigned>(arguments.splits);
+  launch_following_clusters(context, dim3(splits), kernel, dim3(grid.x * splits, grid.y, grid.z), kThreads, 0,
+                            arguments);
 }
 
 template <WeightFormat kFormat, bool kWide>

@@ -29,20 +29,29 @@ inline cudaLaunchAttribute following() {
   return attribute;
 }
 
-// Launches a kernel that follows.
+// Launches a kernel that follows, its blocks in clusters of `cluster` (a block each by itself where that is {1, 1, 1}).
 template <typename... Parameters, typename... Arguments>
-void launch_following(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
-                      Arguments&&... arguments) {
-  cudaLaunchAttribute attribute = following();
+void launch_following_clusters(const Context& context, dim3 cluster, void (*kernel)(Parameters...), dim3 grid,
+                               dim3 block, size_t shared, Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2] = {following(), {}};
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = context.stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster.x * cluster.y * cluster.z > 1 ? 2 : 1;
   TANDEM_CUDA_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
+}
+
+// Launches a kernel that follows.
+template <typename... Parameters, typename... Arguments>
+void launch_following(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+                      Arguments&&... arguments) {
+  launch_following_clusters(context, dim3(1), kernel, grid, block, shared, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace tandem::ops::cuda
