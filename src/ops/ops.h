@@ -183,6 +183,14 @@ class Ops {
   virtual void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
                             int64_t hidden) = 0;
 
+  // hyper_inject, then hyper_mix of the new state, whose factors go to other memory than `inject`.
+  virtual void hyper_inject_mix(float* state, const float* y, const float* inject, const HyperWeights& w,
+                                int64_t tokens, int64_t streams, int64_t hidden, float eps, float* x,
+                                float* next_inject) {
+    hyper_inject(state, y, inject, tokens, streams, hidden);
+    hyper_mix(w, state, tokens, streams, hidden, eps, x, next_inject);
+  }
+
   // out[t] = silu of the causal convolution of x over lags (kernel - 1) * dilation … 0. The floats at `history` bytes
   // of each run's slot are the last (kernel - 1) * dilation inputs, oldest first, and are moved on. weight [kernel,
   // channels], oldest tap first.

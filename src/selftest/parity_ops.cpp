@@ -365,6 +365,23 @@ void ParityOps::hyper_inject(float* state, const float* y, const float* inject, 
           kElementwise);
 }
 
+void ParityOps::hyper_inject_mix(float* state, const float* y, const float* inject, const ops::HyperWeights& w,
+                                 int64_t tokens, int64_t streams, int64_t hidden, float eps, float* x,
+                                 float* next_inject) {
+  const int64_t width = streams * hidden;
+  auto want_state = planning_ ? std::vector<float>() : fetch(state, tokens * width);
+  card_.hyper_inject_mix(state, y, inject, w, tokens, streams, hidden, eps, x, next_inject);
+  if (planning_) return;
+  std::vector<float> want(static_cast<size_t>(tokens * hidden));
+  std::vector<float> want_inject(static_cast<size_t>(tokens * streams));
+  host_.hyper_inject_mix(want_state.data(), fetch(y, tokens * hidden).data(), fetch(inject, tokens * streams).data(),
+                         kept_hyper(w, width), tokens, streams, hidden, eps, want.data(), want_inject.data());
+  const std::string where = fmt::format("[{}, {}, {}]", tokens, streams, hidden);
+  compare("hyper_inject_mix", where + " state", fetch(state, tokens * width), want_state, kElementwise);
+  compare("hyper_inject_mix", where, fetch(x, tokens * hidden), want, rounding_tolerance());
+  compare("hyper_inject_mix", where + " factors", fetch(next_inject, tokens * streams), want_inject, kSums);
+}
+
 void ParityOps::causal_conv(const Columns& columns, const float* x, int64_t channels, const float* weight,
                             int64_t kernel, int64_t dilation, int64_t history, float* out) {
   const int64_t floats = (kernel - 1) * dilation * channels;

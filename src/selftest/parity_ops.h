@@ -63,6 +63,8 @@ class ParityOps final : public ops::Ops {
                  float eps, float* x, float* inject) override;
   void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
                     int64_t hidden) override;
+  void hyper_inject_mix(float* state, const float* y, const float* inject, const ops::HyperWeights& w, int64_t tokens,
+                        int64_t streams, int64_t hidden, float eps, float* x, float* next_inject) override;
   void causal_conv(const ops::Columns& columns, const float* x, int64_t channels, const float* weight, int64_t kernel,
                    int64_t dilation, int64_t history, float* out) override;
   void delta_net(const ops::Columns& columns, const DeltaNet& args) override;

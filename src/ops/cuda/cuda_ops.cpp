@@ -103,6 +103,12 @@ class CudaOps final : public Ops {
                     int64_t hidden) override {
     cuda::hyper_inject(of("hyper_inject"), state, y, inject, tokens, streams, hidden);
   }
+  void hyper_inject_mix(float* state, const float* y, const float* inject, const HyperWeights& w, int64_t tokens,
+                        int64_t streams, int64_t hidden, float eps, float* x, float* next_inject) override {
+    if (!cuda::hyper_inject_mix(of("hyper_mix"), state, y, inject, w, tokens, streams, hidden, eps, x, next_inject)) {
+      Ops::hyper_inject_mix(state, y, inject, w, tokens, streams, hidden, eps, x, next_inject);
+    }
+  }
   void causal_conv(const Columns& columns, const float* x, int64_t channels, const float* weight, int64_t kernel,
                    int64_t dilation, int64_t history, float* out) override {
     cuda::causal_conv(of("causal_conv"), columns, x, channels, weight, kernel, dilation, history, out);

@@ -145,10 +145,11 @@ bool norm_by_fours(const Context& context, const Norm& args, unsigned blocks) {
   return true;
 }
 
-// Every thread a quarter of a vector of all streams: y[t, s, i] = fma(x[t, i], factor[t, s], y[t, s, i]).
+// Every thread the same places of all streams: y[t, s, i] = fma(x[t, i], factors[t, s], y[t, s, i]), and a factor of 1,
+// which rounds as the sum does, without `factors`.
 template <bool kFours>
-__global__ void __launch_bounds__(kThreads)
-    add_to_streams_kernel(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) {
+__global__ void __launch_bounds__(kThreads) add_to_streams_kernel(float* y, const float* x, const float* factors,
+                                                                  int64_t tokens, int64_t streams, int64_t hidden) {
   follow();
   constexpr int kEach = kFours ? 4 : 1;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -157,11 +158,14 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t t = i / width;
     const int64_t at = i % width * kEach;
     float* row = y + t * streams * hidden + at;
-    if constexpr (kFours) {
-      const float4 v = load4(x + t * hidden + at);
-      for (int64_t s = 0; s < streams; ++s) store4(row + s * hidden, map4(Sum(), load4(row + s * hidden), v));
-    } else {
-      for (int64_t s = 0; s < streams; ++s) row[s * hidden] += x[t * hidden + at];
+    for (int64_t s = 0; s < streams; ++s) {
+      const float factor = factors != nullptr ? factors[t * streams + s] : 1.0F;
+      const auto sum = [&](float old, float v) { return fmaf(v, factor, old); };
+      if constexpr (kFours) {
+        store4(row + s * hidden, map4(sum, load4(row + s * hidden), load4(x + t * hidden + at)));
+      } else {
+        row[s * hidden] = sum(row[s * hidden], x[t * hidden + at]);
+      }
     }
   }
 }
@@ -252,16 +256,19 @@ void add(const Context& context, float* y, const float* x, int64_t count) {
   map<Sum>(context, y, x, count, y, "add");
 }
 
-void add_to_streams(const Context& context, float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) {
+void hyper_inject(const Context& context, float* state, const float* y, const float* inject, int64_t tokens,
+                  int64_t streams, int64_t hidden) {
   if (context.plans() || tokens == 0) return;
-  if (by_fours(hidden, y, x)) {
-    launch_following(context, add_to_streams_kernel<true>, dim3(grid_blocks(context, tokens * hidden / 4, kThreads)),
-                     kThreads, 0, y, x, tokens, streams, hidden);
-  } else {
-    launch_following(context, add_to_streams_kernel<false>, dim3(grid_blocks(context, tokens * hidden, kThreads)),
-                     kThreads, 0, y, x, tokens, streams, hidden);
-  }
+  const bool fours = by_fours(hidden, state, y);
+  const auto kernel = fours ? add_to_streams_kernel<true> : add_to_streams_kernel<false>;
+  const int64_t items = tokens * hidden / (fours ? 4 : 1);
+  launch_following(context, kernel, dim3(grid_blocks(context, items, kThreads)), kThreads, 0, state, y, inject, tokens,
+                   streams, hidden);
   TANDEM_CUDA_LAUNCHED("add_to_streams");
+}
+
+void add_to_streams(const Context& context, float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) {
+  hyper_inject(context, y, x, nullptr, tokens, streams, hidden);
 }
 
 void concatenate(const Context& context, const float* left, const float* right, int64_t tokens, int64_t width,

@@ -15,6 +15,8 @@ void add(const Context& context, float* y, const float* x, int64_t count);
 void add_rms_norm(const Context& context, float* y, const float* x, int64_t tokens, int64_t width, const float* weight,
                   float eps, float* out);
 void add_to_streams(const Context& context, float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden);
+void hyper_inject(const Context& context, float* state, const float* y, const float* inject, int64_t tokens,
+                  int64_t streams, int64_t hidden);
 void concatenate(const Context& context, const float* left, const float* right, int64_t tokens, int64_t width,
                  float* out);
 void silu_multiply(const Context& context, const float* gate, const float* up, int64_t count, float* y);

@@ -56,31 +56,6 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const float* gate, const 
   for (int64_t i = begin; i < tokens * streams; i += step) inject[i] = 2.0F * sigmoid(inject[i] * share);
 }
 
-template <bool kFours>
-__global__ void __launch_bounds__(kThreads)
-    inject_kernel(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams, int64_t hidden) {
-  follow();
-  constexpr int kEach = kFours ? 4 : 1;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  const int64_t width = hidden / kEach;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < tokens * width; i += step) {
-    const int64_t t = i / width;
-    const int64_t at = i % width * kEach;
-    for (int64_t s = 0; s < streams; ++s) {
-      const float factor = inject[t * streams + s];
-      float* to = state + (t * streams + s) * hidden + at;
-      if constexpr (kFours) {
-        const float4 v = load4(y + t * hidden + at);
-        const float4 old = load4(to);
-        store4(to, {fmaf(v.x, factor, old.x), fmaf(v.y, factor, old.y), fmaf(v.z, factor, old.z),
-                    fmaf(v.w, factor, old.w)});
-      } else {
-        *to = fmaf(y[t * hidden + at], factor, *to);
-      }
-    }
-  }
-}
-
 void launch_mix(const Context& context, const float* gate, const float* normed, const HyperMix& mix) {
   if (context.plans()) return;
   if (by_fours(mix.hidden, gate, normed, mix.x)) {
@@ -124,7 +99,7 @@ void mix_slab(const Context& context, const HyperMix& mix) {
 
 void hyper_mix(const Context& context, const HyperWeights& w, const float* state, int64_t tokens, int64_t streams,
                int64_t hidden, float eps, float* x, float* inject) {
-  HyperMix mix{w, state, tokens, streams, hidden, eps, x, inject};
+  const HyperMix mix{w, state, tokens, streams, hidden, eps, x, inject};
   if (tokens == 0) return;
   if (context.tensor_cores && takes_few_columns(mix)) {
     mix_few_columns(context, mix);
@@ -142,17 +117,12 @@ void hyper_mix(const Context& context, const HyperWeights& w, const float* state
   }
 }
 
-void hyper_inject(const Context& context, float* state, const float* y, const float* inject, int64_t tokens,
-                  int64_t streams, int64_t hidden) {
-  if (context.plans() || tokens == 0) return;
-  if (by_fours(hidden, state, y)) {
-    launch_following(context, inject_kernel<true>, dim3(grid_blocks(context, tokens * hidden / 4, kThreads)), kThreads,
-                     0, state, y, inject, tokens, streams, hidden);
-  } else {
-    launch_following(context, inject_kernel<false>, dim3(grid_blocks(context, tokens * hidden, kThreads)), kThreads, 0,
-                     state, y, inject, tokens, streams, hidden);
-  }
-  TANDEM_CUDA_LAUNCHED("hyper_inject");
+bool hyper_inject_mix(const Context& context, float* state, const float* y, const float* inject, const HyperWeights& w,
+                      int64_t tokens, int64_t streams, int64_t hidden, float eps, float* x, float* next_inject) {
+  const HyperMix mix{w, state, tokens, streams, hidden, eps, x, next_inject, y, inject, state};
+  if (tokens == 0 || !context.tensor_cores || !takes_few_columns(mix)) return false;
+  mix_few_columns(context, mix);
+  return true;
 }
 
 }  // namespace tandem::ops::cuda

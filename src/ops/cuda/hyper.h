@@ -1,10 +1,10 @@
 // Hyper-connections on the card (docs/architecture.md, "Models").
 //
-// At most kMostFewColumns columns with BF16 weights of four streams take two launches: every byte of `down` and
-// `inject`, then of `up`, is read once (6.5 MB each for Flash-Next), and the products go through the tensor cores. On
-// an H200 that takes 10 us for one column and 14 for eight, mostly in latency; reading alone would take 3 us. Otherwise
-// norm, products and mix are launches of their own over slabs of tokens, bound by the traffic of three arrays [tokens,
-// streams * hidden].
+// At most kMostFewColumns columns with BF16 weights of four streams take two launches, with what the last block answered
+// or without: every byte of `down` and `inject`, then of `up`, is read once (6.5 MB each for Flash-Next), and the
+// products go through the tensor cores. On an H200 that takes 6 us for one column and 8 for eight, mostly in latency;
+// reading alone would take 3 us. Otherwise norm, products and mix are launches of their own over slabs of tokens, bound
+// by the traffic of three arrays [tokens, streams * hidden].
 #pragma once
 
 #include "ops/cuda/context.h"
@@ -14,7 +14,9 @@ namespace tandem::ops::cuda {
 
 void hyper_mix(const Context& context, const HyperWeights& w, const float* state, int64_t tokens, int64_t streams,
                int64_t hidden, float eps, float* x, float* inject);
-void hyper_inject(const Context& context, float* state, const float* y, const float* inject, int64_t tokens,
-                  int64_t streams, int64_t hidden);
+// hyper_inject and the next mix in the launches of the mix alone, where few columns take them; else false, and
+// nothing was done.
+bool hyper_inject_mix(const Context& context, float* state, const float* y, const float* inject, const HyperWeights& w,
+                      int64_t tokens, int64_t streams, int64_t hidden, float eps, float* x, float* next_inject);
 
 }  // namespace tandem::ops::cuda

@@ -1,4 +1,4 @@
-// hyper_mix of few columns in two launches (hyper_few.cu).
+// hyper_mix of few columns, hyper_inject before it, in two launches (hyper_few.cu).
 #pragma once
 
 #include "ops/cuda/context.h"
@@ -15,6 +15,10 @@ struct HyperMix {
   float eps = 0;
   float* x = nullptr;
   float* inject = nullptr;
+  // Where y is set: state + factors * y is mixed, and goes to `updated`, which is `state`.
+  const float* y = nullptr;        // [tokens, hidden]
+  const float* factors = nullptr;  // [tokens, streams]
+  float* updated = nullptr;
 };
 bool takes_few_columns(const HyperMix& mix);
 void mix_few_columns(const Context& context, const HyperMix& mix);

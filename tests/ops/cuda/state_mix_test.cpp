@@ -202,6 +202,34 @@ TEST(CudaHyper, MixesFollowTheHostAndAreTheSameInAnyCompany) {
   compare_hyper({256, 16, true, true, 2});  // other streams than the fast way's
 }
 
+TEST_F(CudaMixing, AnInjectionGoesIntoTheNextMix) {
+  for (const auto& [hidden, lowrank] : std::vector<std::pair<int64_t, int64_t>>{{2560, 320}, {288, 40}, {992, 24}}) {
+    const int64_t width = 4 * hidden;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(hidden));
+    BothWeights down(*card, random.normal_bf16(lowrank * width, scale), lowrank, width);
+    BothWeights up(*card, random.normal_bf16(width * lowrank, 0.2F), width, lowrank);
+    BothWeights in(*card, random.normal_bf16(4 * width, scale), 4, width);
+    Array<float> norm(*card, random.normal(width, 0.2F));
+    const HyperWeights weights{norm.data(), down.device, up.device, in.device};
+    for (const int64_t tokens : {1, 2, 4, 5, 8}) {
+      SCOPED_TRACE(testing::Message() << tokens << " x " << hidden);
+      const auto state = random.normal(tokens * width, 2.0F);
+      Array<float> want_state(*card, state), got_state(*card, state), y(*card, random.normal(tokens * hidden)),
+          inject(*card, random.normal(tokens * 4)), want(*card, poisoned(tokens * hidden)),
+          got(*card, poisoned(tokens * hidden)), want_next(*card, poisoned(tokens * 4)),
+          got_next(*card, poisoned(tokens * 4));
+      const Context& context = card->context;
+      ASSERT_TRUE(hyper_inject_mix(context, got_state.data(), y.data(), inject.data(), weights, tokens, 4, hidden,
+                                   1e-6F, got.data(), got_next.data()));
+      hyper_inject(context, want_state.data(), y.data(), inject.data(), tokens, 4, hidden);
+      hyper_mix(context, weights, want_state.data(), tokens, 4, hidden, 1e-6F, want.data(), want_next.data());
+      EXPECT_EQ(got_state.get(), want_state.get());
+      EXPECT_EQ(got.get(), want.get());
+      EXPECT_EQ(got_next.get(), want_next.get());
+    }
+  }
+}
+
 TEST_F(CudaMixing, TheRouterChoosesAsTheHost) {
   for (const auto& [experts, top_k] :
        std::vector<std::pair<int64_t, int64_t>>{{512, 10}, {24, 4}, {100, 3}, {600, 8}}) {
