@@ -46,7 +46,8 @@ void FeedForward::forward(const Step& step, const float* x, float* y, const Rout
   const int64_t choices = step.tokens * config_.top_k;
   const Routing chosen =
       routing != nullptr ? *routing : Routing{step.arena.take<int32_t>(choices), step.arena.take<float>(choices)};
-  step.ops.router(x, step.tokens, router_, config_.top_k, chosen.ids, chosen.weights);
+  float* gate = step.arena.take<float>(step.tokens);
+  step.ops.router_and_gate(x, step.tokens, router_, shared_gate_, config_.top_k, chosen.ids, chosen.weights, gate);
   float* lower = step.arena.take<float>(count);
   float* upper = step.arena.take<float>(count);
   step.ops.experts({.x = x,
@@ -62,9 +63,7 @@ void FeedForward::forward(const Step& step, const float* x, float* y, const Rout
                     .fault = layer_});
   float* shared_lower = step.arena.take<float>(count);
   float* shared_upper = step.arena.take<float>(count);
-  float* gate = step.arena.take<float>(step.tokens);
   dense_.forward(step, x, shared_lower, shared_upper);
-  step.ops.linear(x, step.tokens, shared_gate_, true, gate);
   step.ops.combine_experts(lower, upper, shared_lower, shared_upper, gate, step.tokens, config_.hidden, y);
 }
 

@@ -296,6 +296,12 @@ class Ops {
   // Softmax over all experts, the top_k largest (the lower id among equals), normalised to sum 1. ids and weights
   // [tokens, top_k], best first.
   virtual void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) = 0;
+  // The same, and the shared expert's gate: gates [tokens] = x gate^T with exact inputs.
+  virtual void router_and_gate(const float* x, int64_t tokens, const Weight& w, const Weight& gate, int64_t top_k,
+                               int32_t* ids, float* weights, float* gates) {
+    router(x, tokens, w, top_k, ids, weights);
+    linear(x, tokens, gate, true, gates);
+  }
 
   struct Experts {
     const float* x = nullptr;  // [tokens, hidden]

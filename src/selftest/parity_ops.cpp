@@ -588,9 +588,8 @@ void ParityOps::attention(const Columns& columns, const Attention& args) {
           fetch(args.out, tokens * width), want, rounding_tolerance());
 }
 
-void ParityOps::router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) {
-  card_.router(x, tokens, w, top_k, ids, weights);
-  if (planning_) return;
+void ParityOps::compare_routing(const std::string& op, const float* x, int64_t tokens, const Weight& w, int64_t top_k,
+                                const int32_t* ids, const float* weights) {
   std::vector<int32_t> want_ids(static_cast<size_t>(tokens * top_k));
   std::vector<float> want(want_ids.size());
   host_.router(fetch(x, tokens * w.inputs).data(), tokens, kept_weight(w), top_k, want_ids.data(), want.data());
@@ -600,7 +599,22 @@ void ParityOps::router(const float* x, int64_t tokens, const Weight& w, int64_t 
   for (size_t i = 0; i < want.size(); ++i) {
     if (got_ids[i] != want_ids[i] && std::fabs(got[i] - want[i]) > 1e-5F * want[i]) got[i] = NAN;
   }
-  compare("router", fmt::format("{} by [{}, {}]", tokens, w.rows, w.inputs), got, want, kSums);
+  compare(op, fmt::format("{} by [{}, {}]", tokens, w.rows, w.inputs), got, want, kSums);
+}
+
+void ParityOps::router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) {
+  card_.router(x, tokens, w, top_k, ids, weights);
+  if (!planning_) compare_routing("router", x, tokens, w, top_k, ids, weights);
+}
+
+void ParityOps::router_and_gate(const float* x, int64_t tokens, const Weight& w, const Weight& gate, int64_t top_k,
+                                int32_t* ids, float* weights, float* gates) {
+  card_.router_and_gate(x, tokens, w, gate, top_k, ids, weights, gates);
+  if (planning_) return;
+  compare_routing("router_and_gate", x, tokens, w, top_k, ids, weights);
+  std::vector<float> want(static_cast<size_t>(tokens));
+  host_.linear(fetch(x, tokens * w.inputs).data(), tokens, kept_weight(gate), true, want.data());
+  compare("router_and_gate", "gates", fetch(gates, tokens), want, kSums);
 }
 
 void ParityOps::experts(const Experts& args) {

@@ -78,6 +78,8 @@ class ParityOps final : public ops::Ops {
   void attention(const ops::Columns& columns, const Attention& args) override;
   void router(const float* x, int64_t tokens, const ops::Weight& w, int64_t top_k, int32_t* ids,
               float* weights) override;
+  void router_and_gate(const float* x, int64_t tokens, const ops::Weight& w, const ops::Weight& gate, int64_t top_k,
+                       int32_t* ids, float* weights, float* gates) override;
   void experts(const Experts& args) override;
   void combine_experts(const float* lower, const float* upper, const float* shared_lower, const float* shared_upper,
                        const float* gate, int64_t tokens, int64_t hidden, float* out) override;
@@ -104,6 +106,8 @@ class ParityOps final : public ops::Ops {
 
   void compare(const std::string& op, const std::string& where, const std::vector<float>& got,
                const std::vector<float>& want, double tolerance);
+  void compare_routing(const std::string& op, const float* x, int64_t tokens, const ops::Weight& w, int64_t top_k,
+                       const int32_t* ids, const float* weights);
   void compare_pages(const std::string& op, const std::string& where, const ops::KvLayer& kv,
                      const std::vector<std::byte>& got, const std::vector<std::byte>& want);
   double product_tolerance(const ops::Weight& w, int64_t tokens, bool exact_inputs) const;

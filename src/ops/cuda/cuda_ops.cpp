@@ -138,6 +138,10 @@ class CudaOps final : public Ops {
   void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) override {
     cuda::router(of("router"), x, tokens, w, top_k, ids, weights);
   }
+  void router_and_gate(const float* x, int64_t tokens, const Weight& w, const Weight& gate, int64_t top_k, int32_t* ids,
+                       float* weights, float* gates) override {
+    cuda::router_and_gate(of("router"), x, tokens, w, gate, top_k, ids, weights, gates);
+  }
   void experts(const Experts& args) override { cuda::experts(of("experts"), args); }
   void combine_experts(const float* lower, const float* upper, const float* shared_lower, const float* shared_upper,
                        const float* gate, int64_t tokens, int64_t hidden, float* out) override {

@@ -260,6 +260,69 @@ TEST_F(CudaMixing, TheRouterChoosesAsTheHost) {
   }
 }
 
+TEST_F(CudaMixing, TheRouterBringsTheGateAlong) {
+  for (const auto& [hidden, experts] : std::vector<std::pair<int64_t, int64_t>>{{2560, 512}, {64, 16}, {4092, 30}}) {
+    constexpr int64_t kTopK = 10;
+    BothWeights w(*card, random.normal_bf16(experts * hidden, 0.03F), experts, hidden);
+    BothWeights gate(*card, random.normal_bf16(hidden, 0.03F), 1, hidden);
+    const auto x = random.normal(8 * hidden);
+    std::vector<float> weights, gates;
+    std::vector<int32_t> ids;
+    for (const int64_t tokens : {8, 1, 2, 3, 4, 5, 7, 12}) {
+      SCOPED_TRACE(testing::Message() << tokens << " by " << experts << " x " << hidden);
+      const int64_t begin = tokens <= 8 ? 8 - tokens : 0;  // of the first eight, each at many places
+      const std::vector<float> inputs =
+          slice(tokens <= 8 ? x : random.normal(tokens * hidden), begin, begin + tokens, hidden);
+      Array<float> columns(*card, inputs);
+      Array<float> got(*card, poisoned(tokens * kTopK)), got_gates(*card, poisoned(tokens));
+      Array<int32_t> got_ids(*card, std::vector<int32_t>(static_cast<size_t>(tokens * kTopK), -1));
+      router_and_gate(card->context, columns.data(), tokens, w.device, gate.device, kTopK, got_ids.data(), got.data(),
+                      got_gates.data());
+      auto want = poisoned(tokens * kTopK), want_gates = poisoned(tokens);
+      std::vector<int32_t> want_ids(static_cast<size_t>(tokens * kTopK));
+      host.router_and_gate(inputs.data(), tokens, w.host, gate.host, kTopK, want_ids.data(), want.data(),
+                           want_gates.data());
+      EXPECT_LT(relative_error(got.get(), doubled(want)), 1e-5);
+      EXPECT_LT(relative_error(got_gates.get(), doubled(want_gates)), 1e-6);
+      if (tokens == 8) {
+        weights = got.get();
+        gates = got_gates.get();
+        ids = got_ids.get();
+      } else if (tokens < 8) {
+        EXPECT_EQ(got.get(), slice(weights, begin, 8, kTopK));
+        EXPECT_EQ(got_gates.get(), slice(gates, begin, 8, 1));
+        EXPECT_EQ(got_ids.get(), std::vector<int32_t>(ids.begin() + begin * kTopK, ids.end()));
+      }
+    }
+  }
+}
+
+// Few distinct values, so that many are as large as the last one chosen.
+TEST_F(CudaMixing, TheRouterChoosesAmongManyEquals) {
+  for (const int64_t experts : {512, 100, 33, 1000}) {
+    for (const int64_t values : {1, 2, 5, 60}) {
+      constexpr int64_t kTokens = 3, kTopK = 10;
+      std::vector<float> logits;
+      for (int64_t i = 0; i < kTokens * experts; ++i) {
+        logits.push_back(0.25F * static_cast<float>(random.between(0, values - 1)));
+      }
+      std::vector<int32_t> want;
+      for (int64_t t = 0; t < kTokens; ++t) {
+        std::vector<int32_t> order(static_cast<size_t>(experts));
+        for (size_t e = 0; e < order.size(); ++e) order[e] = static_cast<int32_t>(e);
+        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+          return logits[static_cast<size_t>(t * experts + a)] > logits[static_cast<size_t>(t * experts + b)];
+        });
+        want.insert(want.end(), order.begin(), order.begin() + kTopK);
+      }
+      Array<float> logits_array(*card, logits), weights(*card, poisoned(kTokens * kTopK));
+      Array<int32_t> ids(*card, std::vector<int32_t>(kTokens * kTopK, -1));
+      choose_experts(card->context, logits_array.data(), kTokens, experts, kTopK, ids.data(), weights.data());
+      EXPECT_EQ(ids.get(), want) << experts << " experts, " << values << " values";
+    }
+  }
+}
+
 TEST_F(CudaMixing, TheRouterTakesTheLowerIdAmongEquals) {
   constexpr int64_t kExperts = 512;
   std::vector<float> logits(kExperts, 0.5F);

@@ -1,0 +1,14 @@
+// The router's logits and the shared expert's gate of few columns in one launch (router_few.cu).
+#pragma once
+
+#include "ops/cuda/context.h"
+#include "ops/ops.h"
+
+namespace tandem::ops::cuda {
+
+bool takes_few_logits(const float* x, int64_t tokens, const Weight& router, const Weight& gate);
+// logits [tokens, experts] and gates [tokens], as linear() with exact inputs defines them.
+void few_logits(const Context& context, const float* x, int64_t tokens, const Weight& router, const Weight& gate,
+                float* logits, float* gates);
+
+}  // namespace tandem::ops::cuda
