@@ -72,8 +72,8 @@ void ngram_memory(const Context& context, const Columns& columns, const NgramWei
   float* key = context.scratch.take<float>(tokens * width);
   float* value = context.scratch.take<float>(tokens * hidden);
   float* normed = context.scratch.take<float>(tokens * width);
-  linear(context, rows, tokens, w.key, false, key);
-  linear(context, rows, tokens, w.value, false, value);
+  const Ops::Product products[] = {{w.key, key}, {w.value, value}};
+  linear_group(context, rows, tokens, products, false);
   if (context.plans()) return;
   const Gate gate{key, value, w.norm_key, w.norm_query, w.norm_conv, streams, hidden, eps, state, normed};
   launch_following(context, gate_kernel, dim3(static_cast<unsigned>(tokens * streams)), kThreads, 0, gate);
