@@ -23,17 +23,16 @@ void DraftHead::forward(const Step& step, const float* hidden, const float* embe
   const int64_t count = step.tokens * config_.hidden;
   float* e = step.arena.take<float>(count);
   float* h = step.arena.take<float>(step.tokens * config_.width());
-  Residual residual{.change = step.arena.take<float>(count)};
   step.ops.rms_norm(embeddings, step.tokens, 1, config_.hidden, norm_embedding_, step.eps, e);
   // One root mean square over all streams together, unlike the grouped norms inside the layers.
   step.ops.rms_norm(hidden, step.tokens, 1, config_.width(), norm_hidden_, step.eps, h);
   if (norm_ != nullptr) {
     float* both = step.arena.take<float>(2 * count);
-    residual.state = step.arena.take<float>(count);
+    Residual residual = Residual::take(step, config_);
     step.ops.concatenate(e, h, step.tokens, config_.hidden, both);
     step.ops.linear(both, step.tokens, fc_, false, residual.state);
     layer_.forward(step, residual, {});
-    residual.norm(step, config_.hidden, norm_, next_hidden);
+    residual.norm(step, config_, norm_, next_hidden);
     step.device.copy(head_input, next_hidden, count * 4);
     return;
   }
@@ -41,8 +40,9 @@ void DraftHead::forward(const Step& step, const float* hidden, const float* embe
   step.ops.linear(h, step.tokens * config_.streams, fc_hidden_, false, next_hidden);
   step.ops.linear(e, step.tokens, fc_embedding_, false, projected);
   step.ops.add_to_streams(next_hidden, projected, step.tokens, config_.streams, config_.hidden);
-  residual.state = next_hidden;
+  Residual residual = Residual::around(next_hidden, step, config_);
   layer_.forward(step, residual, {});
+  residual.settle(step, config_);
   step.ops.hyper_mix(mixer_, next_hidden, step.tokens, config_.streams, config_.hidden, step.eps, head_input, nullptr);
 }
 

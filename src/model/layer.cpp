@@ -1,5 +1,7 @@
 #include "model/layer.h"
 
+#include <utility>
+
 namespace tandem::model {
 
 ops::HyperWeights load_hyper(const Config& config, const std::string& name, bool inject, WeightLoader& loader) {
@@ -38,17 +40,45 @@ DecoderLayer::DecoderLayer(const Config& config, const std::string& name, int32_
   }
 }
 
-void Residual::settle(const Step& step, int64_t hidden) {
-  if (owes) step.ops.add(state, change, step.tokens * hidden);
+Residual Residual::take(const Step& step, const Config& config) {
+  return around(step.arena.take<float>(step.tokens * config.width()), step, config);
+}
+
+Residual Residual::around(float* state, const Step& step, const Config& config) {
+  Residual residual{.state = state, .change = step.arena.take<float>(step.tokens * config.hidden)};
+  if (config.streams > 1) {
+    residual.factors = step.arena.take<float>(step.tokens * config.streams);
+    residual.next_factors = step.arena.take<float>(step.tokens * config.streams);
+  }
+  return residual;
+}
+
+void Residual::settle(const Step& step, const Config& config) {
+  if (owes && factors != nullptr) {
+    step.ops.hyper_inject(state, change, factors, step.tokens, config.streams, config.hidden);
+  } else if (owes) {
+    step.ops.add(state, change, step.tokens * config.hidden);
+  }
   owes = false;
 }
 
-void Residual::norm(const Step& step, int64_t hidden, const float* weight, float* out) {
+void Residual::norm(const Step& step, const Config& config, const float* weight, float* out) {
   if (owes) {
-    step.ops.add_rms_norm(state, change, step.tokens, hidden, weight, step.eps, out);
+    step.ops.add_rms_norm(state, change, step.tokens, config.hidden, weight, step.eps, out);
   } else {
-    step.ops.rms_norm(state, step.tokens, 1, hidden, weight, step.eps, out);
+    step.ops.rms_norm(state, step.tokens, 1, config.hidden, weight, step.eps, out);
   }
+  owes = false;
+}
+
+void Residual::mix(const Step& step, const Config& config, const ops::HyperWeights& w, float* out) {
+  if (owes) {
+    step.ops.hyper_inject_mix(state, change, factors, w, step.tokens, config.streams, config.hidden, step.eps, out,
+                              next_factors);
+  } else {
+    step.ops.hyper_mix(w, state, step.tokens, config.streams, config.hidden, step.eps, out, next_factors);
+  }
+  std::swap(factors, next_factors);
   owes = false;
 }
 
@@ -58,15 +88,12 @@ void DecoderLayer::half(const Step& step, const ops::HyperWeights& hyper, const 
   const Arena::Scope scope(step.arena);
   float* x = step.arena.take<float>(step.tokens * config_.hidden);
   if (norm != nullptr) {
-    residual.norm(step, config_.hidden, norm, x);
-    block(x, residual.change);
-    residual.owes = true;
-    return;
+    residual.norm(step, config_, norm, x);
+  } else {
+    residual.mix(step, config_, hyper, x);
   }
-  float* inject = step.arena.take<float>(step.tokens * config_.streams);
-  step.ops.hyper_mix(hyper, residual.state, step.tokens, config_.streams, config_.hidden, step.eps, x, inject);
   block(x, residual.change);
-  step.ops.hyper_inject(residual.state, residual.change, inject, step.tokens, config_.streams, config_.hidden);
+  residual.owes = true;
 }
 
 void DecoderLayer::forward(const Step& step, Residual& residual, const LayerCapture& capture) const {

@@ -20,16 +20,25 @@ struct LayerCapture {
   const ops::BlockSelection* selection = nullptr;
 };
 
-// The residual state. With one stream, what the last block gave is added by the norm that follows, wherever that is.
+// The residual state. What the last block gave is added by the norm or mix that follows, wherever that is.
 struct Residual {
-  float* state = nullptr;   // [tokens, streams, hidden]
-  float* change = nullptr;  // [tokens, hidden]: what the last block gave
-  bool owes = false;        // `change` is not in the state yet
+  // Memory of a step, from its arena.
+  static Residual take(const Step& step, const Config& config);
+  // The same around a state that is there.
+  static Residual around(float* state, const Step& step, const Config& config);
+
+  float* state = nullptr;    // [tokens, streams, hidden]
+  float* change = nullptr;   // [tokens, hidden]: what the last block gave
+  float* factors = nullptr;  // [tokens, streams] of `change`, and where the next go; with several streams
+  float* next_factors = nullptr;
+  bool owes = false;  // `change` is not in the state yet
 
   // Adds what the state still owes.
-  void settle(const Step& step, int64_t hidden);
+  void settle(const Step& step, const Config& config);
   // Settles, and out = N(state; weight); for one stream.
-  void norm(const Step& step, int64_t hidden, const float* weight, float* out);
+  void norm(const Step& step, const Config& config, const float* weight, float* out);
+  // Settles, and out = the mix of several streams; `change` is to be what a block makes of it.
+  void mix(const Step& step, const Config& config, const ops::HyperWeights& w, float* out);
 };
 
 class DecoderLayer {

@@ -104,8 +104,6 @@ class Decoder final : public Model {
                        ForwardOutput& output);
   // Writes the sets of tokens that rows may become where greedy() reads them; null where all may become all.
   const uint32_t* upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed);
-  // Memory for the residual of a step.
-  Residual take_residual(const Step& step) const;
   void run_layers(const Step& step, Residual& residual, const ForwardRequest& request, ForwardOutput& output);
   void run_layer(const Step& step, int64_t layer, Residual& residual, const ForwardRequest& request,
                  ForwardOutput& output);
@@ -293,11 +291,6 @@ void Decoder::tell_selection(const Step& step, const ops::BlockSelection& select
   }
 }
 
-Residual Decoder::take_residual(const Step& step) const {
-  return {.state = step.arena.take<float>(step.tokens * config_.width()),
-          .change = step.arena.take<float>(step.tokens * config_.hidden)};
-}
-
 void Decoder::run_layer(const Step& step, int64_t layer, Residual& residual, const ForwardRequest& request,
                         ForwardOutput& output) {
   const Arena::Scope scope(step.arena);
@@ -316,7 +309,7 @@ void Decoder::run_layer(const Step& step, int64_t layer, Residual& residual, con
   }
   block.forward(step, residual, capture);
   if (request.hidden) {
-    residual.settle(step, config_.hidden);
+    residual.settle(step, config_);
     append(output.hidden, residual.state, step.tokens * config_.width());
   }
   if (capture.routing != nullptr) {
@@ -330,6 +323,7 @@ void Decoder::run_layers(const Step& step, Residual& residual, const ForwardRequ
   const float* values = step.ngram;
   for (int64_t i = 0; i < config_.layers; ++i) {
     if (const auto memory = ngram_.find(i); memory != ngram_.end()) {
+      residual.settle(step, config_);
       memory->second->forward(step, values, residual.state);
       values += step.tokens * memory->second->floats_per_column();
     }
@@ -343,6 +337,7 @@ const float* Decoder::finish(const Step& step, Residual& residual, int64_t rows,
   const bool all = request.draft_hidden && final_norm_ != nullptr;
   const int64_t each = step.columns.each;
   const int64_t count = all ? each : rows;
+  if (final_norm_ == nullptr && (request.draft_hidden || count > 0)) residual.settle(step, config_);
   if (request.draft_hidden && final_norm_ == nullptr) {
     append(output.draft_hidden, residual.state, step.tokens * config_.width());
   }
@@ -351,7 +346,7 @@ const float* Decoder::finish(const Step& step, Residual& residual, int64_t rows,
   float* inputs = step.arena.take<float>(parts * count * config_.hidden);
   float* last = residual.state + (each - count) * config_.width();
   if (parts > 1 && count < each) {
-    residual.settle(step, config_.hidden);
+    residual.settle(step, config_);
     float* gathered = step.arena.take<float>(parts * count * config_.width());
     for (int64_t p = 0; p < parts; ++p) {
       device_.copy(gathered + p * count * config_.width(), last + p * each * config_.width(),
@@ -378,7 +373,7 @@ const float* Decoder::finish(const Step& step, Residual& residual, int64_t rows,
 const float* Decoder::compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
                               ForwardOutput& output) {
   const Arena::Scope scope(step.arena);
-  Residual residual = take_residual(step);
+  Residual residual = Residual::take(step, config_);
   ops_->embed(embedding_, step.ids, step.tokens, config_.streams, residual.state);
   run_layers(step, residual, request, output);
   const float* logits = finish(step, residual, rows, request, output);
@@ -424,7 +419,7 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
     const ops::Columns columns = columns_of(memory.inputs, wanted);
     const Step step = make_step(memory, columns, nullptr);
     const Arena::Scope scope(step.arena);
-    Residual residual = take_residual(step);
+    Residual residual = Residual::take(step, config_);
     ForwardOutput none;
     run_layers(step, residual, {}, none);
     const float* logits = finish(step, residual, wanted.rows, {}, none);
