@@ -60,6 +60,7 @@ __device__ inline uint32_t e2m1_pair(uint32_t word) {
 __device__ inline uint32_t nvfp4_scales(uint32_t bytes) {
   return multiply_pairs(multiply_pairs(__byte_perm(bytes, 0, 0x4140) << 4, power_pair(120)), power_pair(119));
 }
+inline constexpr float kNvfp4Unit = 128.0F;
 
 // (word & mask) | bits in one instruction: the compiler takes two where both are constants.
 __device__ inline uint32_t put_under(uint32_t word, uint32_t mask, uint32_t bits) {

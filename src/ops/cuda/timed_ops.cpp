@@ -78,6 +78,12 @@ double seen(const Columns& columns, double most) {
   return sum;
 }
 
+OpCost mix_cost(const HyperWeights& w, int64_t tokens, int64_t streams, int64_t hidden) {
+  OpCost cost = product_cost(tokens, w.down) + product_cost(tokens, w.up);
+  if (w.inject.data != nullptr) cost = cost + product_cost(tokens, w.inject);
+  return cost + values_cost((tokens + 1) * streams * hidden + tokens * hidden);
+}
+
 }  // namespace
 
 // Points in time within recordings.
@@ -226,11 +232,15 @@ void TimedOps::sigmoid_gate(float* values, const float* gate, int64_t count) {
   timed("sigmoid_gate", values_cost(3 * count), [&] { card_->sigmoid_gate(values, gate, count); });
 }
 
+void TimedOps::add_rms_norm(float* y, const float* x, int64_t tokens, int64_t width, const float* weight, float eps,
+                            float* out) {
+  timed("add_rms_norm", values_cost((4 * tokens + 1) * width),
+        [&] { card_->add_rms_norm(y, x, tokens, width, weight, eps, out); });
+}
+
 void TimedOps::hyper_mix(const HyperWeights& w, const float* state, int64_t tokens, int64_t streams, int64_t hidden,
                          float eps, float* x, float* inject) {
-  OpCost cost = product_cost(tokens, w.down) + product_cost(tokens, w.up);
-  if (w.inject.data != nullptr) cost = cost + product_cost(tokens, w.inject);
-  timed("hyper_mix", cost + values_cost((tokens + 1) * streams * hidden + tokens * hidden),
+  timed("hyper_mix", mix_cost(w, tokens, streams, hidden),
         [&] { card_->hyper_mix(w, state, tokens, streams, hidden, eps, x, inject); });
 }
 
@@ -238,6 +248,13 @@ void TimedOps::hyper_inject(float* state, const float* y, const float* inject, i
                             int64_t hidden) {
   timed("hyper_inject", values_cost(tokens * hidden * (2 * streams + 1)),
         [&] { card_->hyper_inject(state, y, inject, tokens, streams, hidden); });
+}
+
+void TimedOps::hyper_inject_mix(float* state, const float* y, const float* inject, const HyperWeights& w,
+                                int64_t tokens, int64_t streams, int64_t hidden, float eps, float* x,
+                                float* next_inject) {
+  timed("hyper_inject_mix", mix_cost(w, tokens, streams, hidden) + values_cost(tokens * hidden * (streams + 1)),
+        [&] { card_->hyper_inject_mix(state, y, inject, w, tokens, streams, hidden, eps, x, next_inject); });
 }
 
 void TimedOps::causal_conv(const Columns& columns, const float* x, int64_t channels, const float* weight,
@@ -261,6 +278,19 @@ void TimedOps::gated_norm(float* x, const float* z, int64_t tokens, int64_t head
                           float eps, bool sigmoid) {
   timed("gated_norm", values_cost(3 * tokens * heads * dim),
         [&] { card_->gated_norm(x, z, tokens, heads, dim, weight, eps, sigmoid); });
+}
+
+void TimedOps::gated_delta_net(const Columns& columns, const GatedDeltaNet& args) {
+  const DeltaNet& net = args.net;
+  const auto runs = static_cast<int64_t>(columns.runs.size());
+  const int64_t state = net.value_heads * net.key_dim * net.value_dim;
+  const int64_t channels = 2 * net.key_heads * net.key_dim + net.value_heads * net.value_dim;
+  const int64_t moved = 2 * runs * (state + (args.kernel - 1) * channels) + args.kernel * channels +
+                        columns.count() * (channels + 2 * net.value_heads * net.value_dim);
+  timed("gated_delta_net",
+        product_cost(columns.count(), args.a_proj) + product_cost(columns.count(), args.b_proj) + values_cost(moved) +
+            OpCost{0, 7.0 * static_cast<double>(state * columns.count())},
+        [&] { card_->gated_delta_net(columns, args); });
 }
 
 void TimedOps::attention_inputs(const Columns& columns, const AttentionInputs& args) {
@@ -293,6 +323,12 @@ void TimedOps::attention(const Columns& columns, const Attention& args) {
 
 void TimedOps::router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) {
   timed(labelled("router", w), product_cost(tokens, w), [&] { card_->router(x, tokens, w, top_k, ids, weights); });
+}
+
+void TimedOps::router_and_gate(const float* x, int64_t tokens, const Weight& w, const Weight& gate, int64_t top_k,
+                               int32_t* ids, float* weights, float* gates) {
+  timed(labelled("router_and_gate", w), product_cost(tokens, w) + product_cost(tokens, gate),
+        [&] { card_->router_and_gate(x, tokens, w, gate, top_k, ids, weights, gates); });
 }
 
 void TimedOps::experts(const Experts& args) {

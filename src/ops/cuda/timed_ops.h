@@ -47,6 +47,7 @@ class TimedOps final : public Ops {
   int64_t scratch_bytes() const override { return card_->scratch_bytes(); }
   bool recordable() const override { return card_->recordable(); }
 
+  void arrange(Weight& w) override { card_->arrange(w); }
   void embed(const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) override;
   void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
                 float* out) override;
@@ -56,6 +57,8 @@ class TimedOps final : public Ops {
   void linear_sum(const float* x, int64_t tokens, const Weight& w, float* y, float* upper) override;
   void swiglu(const float* x, int64_t tokens, const Weight& gate, const Weight& up, float* y, float* other) override;
   void add(float* y, const float* x, int64_t count) override;
+  void add_rms_norm(float* y, const float* x, int64_t tokens, int64_t width, const float* weight, float eps,
+                    float* out) override;
   void add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) override;
   void concatenate(const float* left, const float* right, int64_t tokens, int64_t width, float* out) override;
   void silu_multiply(const float* gate, const float* up, int64_t count, float* y) override;
@@ -64,16 +67,21 @@ class TimedOps final : public Ops {
                  float* x, float* inject) override;
   void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
                     int64_t hidden) override;
+  void hyper_inject_mix(float* state, const float* y, const float* inject, const HyperWeights& w, int64_t tokens,
+                        int64_t streams, int64_t hidden, float eps, float* x, float* next_inject) override;
   void causal_conv(const Columns& columns, const float* x, int64_t channels, const float* weight, int64_t kernel,
                    int64_t dilation, int64_t history, float* out) override;
   void delta_net(const Columns& columns, const DeltaNet& args) override;
   void gated_norm(float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim, const float* weight, float eps,
                   bool sigmoid) override;
+  void gated_delta_net(const Columns& columns, const GatedDeltaNet& args) override;
   void attention_inputs(const Columns& columns, const AttentionInputs& args) override;
   void index_inputs(const Columns& columns, const IndexInputs& args) override;
   void select_blocks(const Columns& columns, const SelectBlocks& args, const BlockSelection& selection) override;
   void attention(const Columns& columns, const Attention& args) override;
   void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) override;
+  void router_and_gate(const float* x, int64_t tokens, const Weight& w, const Weight& gate, int64_t top_k, int32_t* ids,
+                       float* weights, float* gates) override;
   void experts(const Experts& args) override;
   void combine_experts(const float* lower, const float* upper, const float* shared_lower, const float* shared_upper,
                        const float* gate, int64_t tokens, int64_t hidden, float* out) override;
