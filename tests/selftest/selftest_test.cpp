@@ -25,11 +25,12 @@ TEST(Selftest, TheProcessorAgreesWithItselfOnEveryOperation) {
     all.insert(trial.reports.begin(), trial.reports.end());
     for (const auto& [name, report] : trial.reports) EXPECT_EQ(report.worst, 0) << trial.name << " " << name;
   });
-  for (const char* name : {"embed",        "rms_norm",        "add_rms_norm",     "linear",          "linear_halves",
-                           "linear_group", "linear_sum",      "swiglu",           "add_to_streams",  "concatenate",
-                           "sigmoid_gate", "hyper_mix",       "hyper_inject",     "causal_conv",     "delta_net",
-                           "gated_norm",   "gated_delta_net", "attention_inputs", "index_inputs",    "select_blocks",
-                           "attention",    "router",          "experts",          "combine_experts", "ngram_memory"}) {
+  for (const char* name :
+       {"embed",        "rms_norm",      "add_rms_norm",   "linear",      "linear_halves",   "linear_group",
+        "linear_sum",   "swiglu",        "add_to_streams", "concatenate", "sigmoid_gate",    "hyper_mix",
+        "hyper_inject", "causal_conv",   "delta_net",      "gated_norm",  "gated_delta_net", "attention_inputs",
+        "index_inputs", "select_blocks", "attention",      "router",      "experts",         "combine_experts",
+        "ngram_memory", "greedy"}) {
     EXPECT_THAT(all, Contains(Key(name))) << "no trial runs it";
   }
 }
@@ -49,7 +50,9 @@ TEST(Selftest, AWrongOperationIsNamed) {
   base::WorkerPool pool(1);
   WrongNorm wrong(pool, false);
   ops::host::HostOps right(pool, false);
-  ParityOps parity(wrong, device::host(), right, false);
+  ops::OpsOptions options;
+  options.round_inputs = false;
+  ParityOps parity(wrong, device::host(), right, options);
   const std::vector<float> x(64, 1.0F);
   const std::vector<float> weight(32, 0.5F);
   std::vector<float> out(64);
