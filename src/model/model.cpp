@@ -393,6 +393,7 @@ int64_t reach_bucket(int64_t reach) {
 }
 
 void Decoder::make_room(StepMemory& memory, const Shape& shape) {
+  memory.arena.gather();
   if (std::exchange(memory.moves, memory.arena.moves()) != memory.arena.moves()) memory.recordings.clear();
   Shape& most = memory.most;
   const bool few = &memory == &few_;

@@ -36,6 +36,12 @@ class Arena {
     return reinterpret_cast<T*>(memory);
   }
 
+  // Between forwards, once nobody reads any more what the last one left: where it needed more than was planned, there
+  // is one block for all of it from now on.
+  void gather() {
+    if (live_ == 0 && blocks_.size() > 1) make_room();
+  }
+
   // How often addresses changed: what was recorded before is of no use.
   int64_t moves() const { return moves_; }
 
@@ -46,7 +52,6 @@ class Arena {
       arena_.block_ = block_;
       arena_.used_ = used_;
       arena_.live_ = live_;
-      if (live_ == 0 && arena_.blocks_.size() > 1) arena_.make_room();
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
