@@ -57,10 +57,10 @@ struct Context {
   cudaStream_t stream = nullptr;
   Scratch& scratch;
   int multiprocessors = 132;
-  int capability = 90;       // 10 * major + minor
-  bool round_inputs = true;  // the inputs of matrix products are rounded to BF16, else nothing is cast
+  int capability = 90;        // 10 * major + minor
+  bool round_inputs = true;   // the inputs of matrix products are rounded to BF16, else nothing is cast
   bool bf16_experts = false;  // experts of many columns in BF16 products, else in the canonical arithmetic
-  bool tensor_cores = true;  // off: the portable kernels alone (tests, selftest)
+  bool tensor_cores = true;   // off: the portable kernels alone (tests, selftest)
 
   // An operation takes its scratch, then asks this before it launches anything.
   bool plans() const { return scratch.plans(); }
