@@ -19,8 +19,10 @@ namespace tandem::ops::cuda {
 // key_dim and value_dim are multiples of 16, key_dim at most 256.
 void delta_net(const Context& context, const Columns& columns, const Ops::DeltaNet& args);
 
-// Of at most kMostFewColumns columns in one launch (delta_few.cu), or in two where the gates' matrices are not BF16.
-// False where the shape is not served: the operations that it is made of do it then.
+// Of at most kMostFewColumns columns in one launch (delta_few.cu), and two more where the gates' matrices are not BF16.
+// False where the shape is not served (heads of 128 x 128, four taps): the operations that it is made of do it then.
+// A run's slot and the table of runs are read before the launches before have ended: what wrote them must have ended
+// when the step began.
 bool gated_delta_net(const Context& context, const Columns& columns, const Ops::GatedDeltaNet& args);
 
 }  // namespace tandem::ops::cuda

@@ -1,5 +1,6 @@
-// Times of the operations of state, norms and gates at Flash-Next's shapes. Every figure is the median of nine rounds
-// of a recorded graph of many calls over arrays that rotate through more than the second-level cache.
+// Times of the operations of state, norms and gates at Flash-Next's shapes ("layer": at the 27B model's). Every figure is
+// the median of nine rounds of a recorded graph of many calls over arrays that rotate through more than the second-level
+// cache.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -192,6 +193,28 @@ void bench_layer(Bench& bench, int64_t runs, int64_t each, int64_t copies) {
     norms(c);
     whole(c);
   });
+  // Between the wide products: what a launch costs where others' instructions and weights have passed since.
+  std::vector<std::array<Weight, 3>> wide;
+  for (int64_t c = 0; c < 8; ++c) {
+    wide.push_back(
+        {bench.nvfp4(kChannels, kHidden), bench.nvfp4(kHeads * kDim, kHidden), bench.nvfp4(kHidden, kHeads * kDim)});
+  }
+  const auto between = [&](const char* name, const std::function<void(int64_t)>& call) {
+    report(name, [&](int64_t c) {
+      const auto& [of_qkv, of_z, of_out] = wide[static_cast<size_t>(c) % wide.size()];
+      const Ops::Product inputs[] = {{of_qkv, raw}, {of_z, z}};
+      norms(c);
+      linear_group(context, x, tokens, inputs, false);
+      call(c);
+      linear_sum(context, out, tokens, of_out, y);
+    });
+  };
+  between("norm, wide products", [](int64_t) {});
+  between("norm, wide products, six launches", [&](int64_t c) {
+    products(c);
+    mixer(c);
+  });
+  between("norm, wide products, gated_delta_net", whole);
   bench.buffers.clear();
 }
 
