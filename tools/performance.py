@@ -51,12 +51,12 @@ memory but where a card has more. What is chosen by the card, and is another cho
 
 | file | on sm_90 | on sm_120 | run so far |
 |---|---|---|---|
-| `experts_few.cu` (`FewPlan`) | blocks of 16 and 12 warps, up to 227 KiB | 8 and 4 warps, up to 99 KiB; what does not fit takes `experts_units.cu` | on `sm_90`, by `smaller_card_test` |
+| `experts_few.cu` (`plan_of`) | larger blocks, up to 227 KiB | smaller ones, up to 99 KiB; what does not fit takes `experts_units.cu` | on `sm_90`, by `smaller_card_test` |
 | `attention_prefill.cu` (`launch_type`) | 128 rows a block | 64 rows a block | on `sm_90`, by `smaller_card_test` |
 | `delta_advance.cu` (`advance_chunks`) | two buffers of keys, 150 KiB | one, 98 KiB | on `sm_90`, by `smaller_card_test` |
 | `dense_library.cu` (`choose`) | what cuBLASLt's heuristic gives | another algorithm, or none: then `dense_tiles.cu` | no |
 | `experts_few.cu`, `lanes.cuh`, `dense_measure.cu` | grids for 132 multiprocessors | for the card's own number | on `sm_90` with 70, the first by `smaller_card_test` |
-| `experts_parts.cuh` (`launch_early`), `follow.cuh` | programmatic dependent launches | the same, in the driver of another card | no |
+| `follow.cuh` | programmatic dependent launches | the same, in the driver of another card | no |
 
 The same code on both, its machine code for `sm_120` never run: `src/device/cuda`, and of `src/ops/cuda` (KERNELS)
 Nothing was compiled for cards before `sm_90`. `tandem selftest`, which runs by itself at the first start on a card, is how the first owner of another one finds out.

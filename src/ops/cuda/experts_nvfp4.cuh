@@ -35,6 +35,21 @@ struct Nvfp4Tables {
   }
 };
 
+// Of eight codes, four a word.
+struct Nvfp4Bytes {
+  uint32_t twice_positive[2];
+  uint32_t negated[2];
+};
+__device__ inline Nvfp4Bytes decode_nvfp4(const Nvfp4Tables& tables, uint32_t codes) {
+  const uint32_t magnitudes = codes & 0x77777777U;
+  const uint32_t upper_codes = upper_half(codes);
+  const uint32_t upper_magnitudes = upper_half(magnitudes);
+  return {{permute_bytes(tables.twice[0], tables.twice[1], codes),
+           permute_bytes(tables.twice[0], tables.twice[1], upper_codes)},
+          {permute_bytes(tables.negated[0], tables.negated[1], magnitudes),
+           permute_bytes(tables.negated[0], tables.negated[1], upper_magnitudes)}};
+}
+
 // R of a lane's two rows over all units that it has seen.
 template <int C>
 struct Nvfp4Sums {
@@ -57,11 +72,11 @@ struct Nvfp4Sums {
     const int turn = 20 - 8 * b;        // brings block b's code to bit 20
     const int scale[2] = {e4m3_times_512(__funnelshift_l(codes.x, codes.x, turn) & 0x07f00000U),
                           e4m3_times_512(__funnelshift_l(codes.y, codes.y, turn) & 0x07f00000U)};
-    Bytes w[2][2];
-    w[0][0] = decode(tables, first.x);
-    w[0][1] = decode(tables, second.x);
-    w[1][0] = decode(tables, first.y);
-    w[1][1] = decode(tables, second.y);
+    Nvfp4Bytes w[2][2];
+    w[0][0] = decode_nvfp4(tables, first.x);
+    w[0][1] = decode_nvfp4(tables, second.x);
+    w[1][0] = decode_nvfp4(tables, first.y);
+    w[1][1] = decode_nvfp4(tables, second.y);
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       const uint4 x = columns[c * stride].a[b];
@@ -90,22 +105,6 @@ struct Nvfp4Sums {
         rows[r][c] += __shfl_xor_sync(kWholeWarp, rows[r][c], 16);
       }
     }
-  }
-
- private:
-  // Of eight codes, four a word.
-  struct Bytes {
-    uint32_t twice_positive[2];
-    uint32_t negated[2];
-  };
-  __device__ static Bytes decode(const Nvfp4Tables& tables, uint32_t codes) {
-    const uint32_t magnitudes = codes & 0x77777777U;
-    const uint32_t upper_codes = upper_half(codes);
-    const uint32_t upper_magnitudes = upper_codes & 0x7777U;
-    return {{permute_bytes(tables.twice[0], tables.twice[1], codes),
-             permute_bytes(tables.twice[0], tables.twice[1], upper_codes)},
-            {permute_bytes(tables.negated[0], tables.negated[1], magnitudes),
-             permute_bytes(tables.negated[0], tables.negated[1], upper_magnitudes)}};
   }
 };
 

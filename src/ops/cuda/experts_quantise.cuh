@@ -107,6 +107,40 @@ __device__ inline bool store_quarter(float4 x, float input_scale, int quarter, i
   return finite;
 }
 
+// A = 2 * E2M1 of x / step as the low byte of what comes, where no rounding is in doubt. E2M1 has one bit behind the
+// first: c is what takes the others away when it is added; below 1 the steps are those of 1.
+__device__ inline uint32_t nvfp4_value_quickly(float x, const Nvfp4Step& by, bool& doubtful) {
+  const float a = fminf(fabsf(x) * by.inverse, 6.0F);
+  const float c = __uint_as_float((__float_as_uint(fmaxf(a, 1.0F)) & kInfinityBits) + (22U << 23));
+  const float rounded = __fsub_rn(__fadd_rn(a, c), c);
+  // Half a step is c * 2^-24. The error of a is some 2^-22 of it.
+  doubtful = doubtful || !(fabsf(__fsub_rn(a, rounded)) < c * (0x1p-24F - 0x1p-36F));
+  return __float_as_uint(fmaf(copysignf(rounded, x), 2.0F, 0x1.8p23F));
+}
+// Two lanes that stand side by side have a block of 16 inputs, eight each, of which this lane's are half `half` of the
+// column's. False where a value is not finite.
+__device__ inline bool store_half(float4 low, float4 high, float input_scale, int half, Nvfp4Inputs* column) {
+  const uint32_t largest = lanes_max<2>(max(largest_bits(low), largest_bits(high)));
+  const Nvfp4Step step = nvfp4_step(largest, input_scale);
+  const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  uint32_t values[8];
+  bool doubtful = false;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = nvfp4_value_quickly(x[i], step, doubtful);
+  if (doubtful) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = static_cast<uint32_t>(nvfp4_value(x[i], step));
+  }
+  const auto bytes = [&](int i) {
+    return __byte_perm(__byte_perm(values[i], values[i + 1], 0x0040), __byte_perm(values[i + 2], values[i + 3], 0x0040),
+                       0x5410);
+  };
+  const int64_t block = half / 2;
+  reinterpret_cast<uint2&>(nvfp4_byte(column, block, half % 2 * 8)) = {bytes(0), bytes(4)};
+  if (half % 2 == 0) nvfp4_scale(column, block) = step.t;
+  return largest < kInfinityBits;
+}
+
 // Where input i of a block of 32 stands.
 __device__ inline int place_in_order(InputOrder order, int i) {
   if (order == InputOrder::kFourApart) return (i & 16) + (i & 3) * 4 + (i >> 2 & 3);

@@ -22,6 +22,13 @@ __device__ inline void follow() {
   await_previous();
 }
 
+// Lets blocks of a kernel have more shared memory than the 48 KB that all may.
+template <typename... Parameters>
+void allow_shared(void (*kernel)(Parameters...), int64_t bytes) {
+  if (bytes <= 48 << 10) return;
+  TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
 inline cudaLaunchAttribute following() {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
