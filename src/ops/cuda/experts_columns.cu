@@ -70,7 +70,7 @@ __device__ float input_scale_of(const Source& from, const Columns& to, int64_t r
 
 // A column a block, or the blocks of a column share it.
 __global__ void __launch_bounds__(kThreads) make_columns(Source from, Grouping grouping, Columns to) {
-  start_after_earlier_kernels();
+  follow();
   const int64_t column = blockIdx.x;
   const int64_t pair = to.by_token ? column * from.top_k : grouping.order[column];
   if (pair < 0) return;
@@ -117,7 +117,7 @@ void launch(const Context& context, const Source& from, const Grouping& grouping
   // Few columns are spread over the card.
   const int64_t parts = columns > kMostFewPairs ? 1 : base::ceil_div(to.inputs, 4 * kThreads);
   const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(parts));
-  launch_early(context, "make_columns", make_columns, grid, kThreads, 0, from, grouping, to);
+  launch_following(context, make_columns, grid, kThreads, 0, from, grouping, to);
 }
 
 Source source_of(const Context& context, const Ops::Experts& args, int which) {
@@ -134,7 +134,7 @@ Source source_of(const Context& context, const Ops::Experts& args, int which) {
 // The sums of the experts of a token, four channels a thread.
 __global__ void __launch_bounds__(kThreads)
     sum_terms(Ops::Experts args, const int32_t* slot_of, const float* y, int64_t hidden, int channels) {
-  start_after_earlier_kernels();
+  follow();
   const int64_t row = (blockIdx.x * kThreads + threadIdx.x) * static_cast<int64_t>(channels);
   const int64_t token = blockIdx.y;
   if (row >= hidden) return;
@@ -195,7 +195,7 @@ void sum_experts(const Context& context, const Ops::Experts& args, const Groupin
   const int channels = hidden % 4 == 0 && args.tokens > kMostFewColumns ? 4 : 1;
   const dim3 grid(static_cast<unsigned>(base::ceil_div(hidden, kThreads * channels)),
                   static_cast<unsigned>(args.tokens));
-  launch_early(context, "sum_terms", sum_terms, grid, kThreads, 0, args, grouping.slot_of, y, hidden, channels);
+  launch_following(context, sum_terms, grid, kThreads, 0, args, grouping.slot_of, y, hidden, channels);
 }
 
 }  // namespace tandem::ops::cuda::expert

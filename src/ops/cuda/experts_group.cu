@@ -10,7 +10,7 @@ namespace {
 
 // The experts that have columns, ascending; one block.
 __global__ void __launch_bounds__(kMostFewPairs) group_few(const int32_t* ids, int pairs, int experts, Grouping to) {
-  let_next_kernel_start();
+  let_next_start();
   __shared__ int32_t id[kMostFewPairs];
   __shared__ int32_t is_first[kMostFewPairs];
   const int p = static_cast<int>(threadIdx.x);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kMostFewPairs) group_few(const int32_t* ids, i
 // All experts, one a warp; behind them the pairs of no expert. firsts[e] is the first slot of expert e.
 __global__ void __launch_bounds__(256)
     sort_many(const int32_t* ids, int pairs, int experts, Grouping to, int32_t* firsts) {
-  let_next_kernel_start();
+  let_next_start();
   const int expert = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (expert > experts) return;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(256)
 
 // Groups of up to kMostColumnsOfGroup slots of one expert; one block.
 __global__ void __launch_bounds__(1024) list_groups(const int32_t* firsts, int experts, Grouping to) {
-  start_after_earlier_kernels();
+  follow();
   __shared__ int32_t sums[32];
   __shared__ int32_t all;
   const int thread = static_cast<int>(threadIdx.x);
@@ -139,7 +139,7 @@ void group_pairs(const Context& context, const int32_t* ids, int64_t pairs, int6
   sort_many<<<static_cast<unsigned>(count / 8 + 1), 256, 0, context.stream>>>(ids, static_cast<int>(pairs), count, to,
                                                                               to.firsts);
   TANDEM_CUDA_LAUNCHED("sort_many");
-  launch_early(context, "list_groups", list_groups, dim3(1), 1024, 0, to.firsts, count, to);
+  launch_following(context, list_groups, dim3(1), 1024, 0, to.firsts, count, to);
 }
 
 }  // namespace tandem::ops::cuda::expert

@@ -308,7 +308,7 @@ __device__ void store(const Accumulators<F>& sums, const Product& product, const
 // Block x: kWarps tiles of rows of matrix z, for group y.
 template <typename F>
 __global__ void __launch_bounds__(kThreads, 2) multiply_group(Product product, typename F::Codebook book) {
-  start_after_earlier_kernels();
+  follow();
   const Group group = product.grouping.groups[blockIdx.y];
   if (group.count == 0) return;
   extern __shared__ __align__(16) std::byte shared[];
@@ -363,7 +363,8 @@ void launch(const Context& context, const Product& product) {
   constexpr int kShared = kStages<F> * kStageBytes<F> + static_cast<int>(sizeof(typename F::Table));
   const dim3 grid(static_cast<unsigned>(base::ceil_div(product.rows, kWarps * kTileRows)),
                   static_cast<unsigned>(product.grouping.bound), static_cast<unsigned>(product.count));
-  launch_early(context, "multiply_group", multiply_group<F>, grid, kThreads, kShared, product, codebook<F>());
+  allow_shared(multiply_group<F>, kShared);
+  launch_following(context, multiply_group<F>, grid, kThreads, kShared, product, codebook<F>());
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ __device__ void store_columns(const Product& product, const Product::Matrix& mat
 
 // Block x: kWarps tiles of the expert of group y, of matrix z.
 __global__ void __launch_bounds__(kThreads) multiply_tiles(Product product, int most) {
-  start_after_earlier_kernels();
+  follow();
   const Group group = product.grouping.groups[blockIdx.y];
   if (group.count == 0) return;
   extern __shared__ __align__(16) std::byte shared[];
@@ -105,7 +105,8 @@ void multiply_nvfp4(const Context& context, const Product& product) {
   const int64_t bytes = kRings + most * column_bytes;
   const dim3 grid(static_cast<unsigned>(base::ceil_div(product.rows, kWarps * kTileRows)),
                   static_cast<unsigned>(product.grouping.bound), static_cast<unsigned>(product.count));
-  launch_early(context, "multiply_tiles", multiply_tiles, grid, kThreads, bytes, product, most);
+  allow_shared(multiply_tiles, bytes);
+  launch_following(context, multiply_tiles, grid, kThreads, bytes, product, most);
 }
 
 }  // namespace tandem::ops::cuda::expert

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "numeric/expert_format.h"
 #include "numeric/expert_limits.h"
-#include "ops/cuda/context.h"
+#include "ops/cuda/follow.cuh"
 #include "ops/cuda/lanes.cuh"
 #include "ops/ops.h"
 
@@ -99,45 +98,7 @@ void sum_experts(const Context& context, const Ops::Experts& args, const Groupin
 bool takes_few_nvfp4(const Context& context, const Ops::Experts& args);
 void run_few_nvfp4(const Context& context, const Ops::Experts& args);
 
-// Launches a kernel that may start when the one before it in the operation lets it: its first statements are prepared
-// meanwhile. It must call wait_for_earlier_kernels before it touches what those made, in every block.
-template <typename... Args>
-void launch_early(const Context& context, const char* name, void (*kernel)(Args...), dim3 blocks, int threads,
-                  int64_t shared, std::type_identity_t<Args>... args) {
-  if (shared > 48 << 10) {
-    TANDEM_CUDA_CHECK(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  }
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = context.stream;
-  config.attrs = &early;
-  config.numAttrs = context.capability >= 90 ? 1 : 0;
-  device::cuda::check_call(cudaLaunchKernelEx(&config, kernel, args...), name, __FILE__, __LINE__);
-}
-
 // ---- On the device ----
-
-__device__ inline void wait_for_earlier_kernels() {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
-}
-__device__ inline void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-#endif
-}
-// For kernels that have nothing to do before.
-__device__ inline void start_after_earlier_kernels() {
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
-}
 
 __device__ inline void mark_fault(int32_t* faults, int64_t token, int32_t fault) {
   if (faults[token] < 0) faults[token] = fault;  // all who write write the same

@@ -183,7 +183,7 @@ __device__ void tile_columns(const Product& product, const Product::Matrix& matr
 template <typename F, bool kFloats>
 __global__ void __launch_bounds__(kThreads)
     multiply_units(Product product, typename F::Codebook book, int most, int64_t column_bytes) {
-  start_after_earlier_kernels();
+  follow();
   const Group group = product.grouping.groups[blockIdx.y];
   if (group.count == 0) return;
   extern __shared__ __align__(16) std::byte shared[];
@@ -241,13 +241,14 @@ void launch(const Context& context, const Product& product) {
   const int64_t bytes = fixed + most * column_bytes;
   const dim3 grid(static_cast<unsigned>(base::ceil_div(product.rows, kWarps * kTileRows)),
                   static_cast<unsigned>(product.grouping.bound), static_cast<unsigned>(product.count));
-  launch_early(context, "multiply_units", multiply_units<F, kFloats>, grid, kThreads, bytes, product, codebook<F>(),
-               most, column_bytes);
+  allow_shared(multiply_units<F, kFloats>, bytes);
+  launch_following(context, multiply_units<F, kFloats>, grid, kThreads, bytes, product, codebook<F>(), most,
+                   column_bytes);
 }
 
 // BF16 weights, row-major: a warp a row.
 __global__ void __launch_bounds__(kThreads) multiply_bf16(Product product) {
-  start_after_earlier_kernels();
+  follow();
   const Group group = product.grouping.groups[blockIdx.y];
   const Product::Matrix& matrix = product.matrices[blockIdx.z];
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -306,7 +307,7 @@ void multiply_floats(const Context& context, ExpertFormat format, const Product&
     case ExpertFormat::kBF16: {
       const dim3 grid(static_cast<unsigned>(base::ceil_div(product.rows, kWarps)),
                       static_cast<unsigned>(product.grouping.bound), static_cast<unsigned>(product.count));
-      launch_early(context, "multiply_bf16", multiply_bf16, grid, kThreads, 0, product);
+      launch_following(context, multiply_bf16, grid, kThreads, 0, product);
       return;
     }
     case ExpertFormat::kNvfp4:
