@@ -53,7 +53,7 @@ __device__ inline void load_sixteen(const float* from, float (&x)[16]) {
 // A column a warp.
 __global__ void __launch_bounds__(32 * kColumnWarps)
     make_bf16_columns(Source from, Ops::Experts args, Grouping grouping) {
-  start_after_earlier_kernels();
+  follow();
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumnWarps + threadIdx.x / 32;
   if (column >= from.columns) return;
   const int64_t pair = from.by_token ? column * args.top_k : grouping.order[column];
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(32 * kColumnWarps)
 
 void make_columns(const Context& context, const Ops::Experts& args, const Grouping& grouping, const Source& from) {
   const dim3 grid(static_cast<unsigned>(base::ceil_div(from.columns, kColumnWarps)));
-  launch_early(context, "make_bf16_columns", make_bf16_columns, grid, 32 * kColumnWarps, 0, from, args, grouping);
+  launch_following(context, make_bf16_columns, grid, dim3(32 * kColumnWarps), 0, from, args, grouping);
 }
 
 void multiply_gate_up(const Context& context, ExpertFormat format, const Product& product) {

@@ -631,7 +631,7 @@ __device__ inline void run_passes(const Product& product, const Group& group, co
 template <typename F, bool kGateUp>
 __global__ void __launch_bounds__(kThreads, 2)
     multiply(const __grid_constant__ Product product, const __grid_constant__ typename F::Codebook book) {
-  start_after_earlier_kernels();
+  follow();
   const Group group = product.grouping.groups[blockIdx.y];
   if (group.count == 0) return;
   extern __shared__ __align__(1024) std::byte shared[];
@@ -703,7 +703,9 @@ void launch(const Context& context, const Product& product) {
   const int shared = shared_bytes<F, kGateUp>(context.capability / 10 == 9 ? kMostStages : kAhead + 1);
   const int64_t blocks = base::ceil_div(product.rows, kBlockRows * product.passes);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(product.grouping.bound));
-  launch_early(context, "multiply", multiply<F, kGateUp>, grid, kThreads, shared, product, codebook<F>());
+  allow_shared(multiply<F, kGateUp>, shared);
+  launch_following(context, multiply<F, kGateUp>, grid, dim3(kThreads), static_cast<size_t>(shared), product,
+                   codebook<F>());
 }
 
 }  // namespace tandem::ops::cuda::expert::bf16

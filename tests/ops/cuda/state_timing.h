@@ -71,6 +71,17 @@ struct Bench {
     }
     return buffers.back().as<T>();
   }
+  // As models have it on the card, with scales of zero.
+  Weight nvfp4(int64_t rows, int64_t inputs) {
+    Weight w;
+    w.data = filled<uint8_t>(rows * inputs / 2);
+    w.format = WeightFormat::kNvfp4;
+    w.rows = rows;
+    w.inputs = inputs;
+    w.scales = filled<uint8_t>(rows * inputs / 16, true);
+    w.lane_order = true;
+    return w;
+  }
   Weight weight(int64_t rows, int64_t inputs) {
     return {.data = filled<uint16_t>(rows * inputs), .format = WeightFormat::kBF16, .rows = rows, .inputs = inputs};
   }
