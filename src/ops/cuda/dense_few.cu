@@ -28,7 +28,7 @@ namespace tandem::ops::cuda::dense {
 
 namespace {
 
-constexpr int kPartsBytes = 16 * 1024;  // of warps' sums between two meetings of a block's warps
+constexpr int kPartsBytes = 12 * 1024;  // of warps' sums between two meetings of a block's warps
 
 __device__ inline float4 load_inputs(const float* from) {  // which an earlier kernel wrote
   float4 out;
@@ -357,7 +357,7 @@ void launch_few(const Context& context, Group group) {
     with.tiles_each = tiles;
     return shared_bytes(with, kSlotBytes, group.products[0].product.tokens);
   };
-  constexpr int kMostShared = 96 * 1024;  // every card's blocks can have as much
+  constexpr int kMostShared = 99 * 1024;  // every card's blocks can have as much
   int most_tiles = kMostTiles;
   while (most_tiles > 2 && shared(most_tiles) > kMostShared) most_tiles -= 2;
   TANDEM_CUDA_CHECK(cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared));
