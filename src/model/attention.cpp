@@ -43,7 +43,6 @@ void GatedAttention::forward(const Step& step, const float* x, float* y, const o
   float* k = step.arena.take<float>(tokens * k_.rows);
   float* v = step.arena.take<float>(tokens * v_.rows);
   float* q = step.arena.take<float>(tokens * width);
-  float* gate = step.arena.take<float>(tokens * width);
   float* index_qk = config_.sparse() ? step.arena.take<float>(tokens * index_qk_.rows) : nullptr;
   const ops::Ops::Product products[] = {{q_, q_gate}, {k_, k}, {v_, v}, {index_qk_, index_qk}};
   step.ops.linear_group(x, tokens, std::span(products).first(config_.sparse() ? 4 : 3), false);
@@ -68,8 +67,7 @@ void GatedAttention::forward(const Step& step, const float* x, float* y, const o
                                            .eps = step.eps,
                                            .rotary = rotary,
                                            .kv = kv,
-                                           .q = q,
-                                           .gate = gate});
+                                           .q = q});
 
   ops::BlockSelection chosen;
   if (config_.sparse()) {
@@ -92,8 +90,8 @@ void GatedAttention::forward(const Step& step, const float* x, float* y, const o
                                     .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
                                     .kv = kv,
                                     .selection = config_.sparse() ? &chosen : nullptr,
+                                    .q_gate = q_gate,
                                     .out = out});
-  step.ops.sigmoid_gate(out, gate, tokens * width);
   step.ops.linear_sum(out, tokens, o_, y, step.arena.take<float>(tokens * config_.hidden));
 }
 

@@ -172,8 +172,6 @@ class Ops {
   virtual void concatenate(const float* left, const float* right, int64_t tokens, int64_t width, float* out) = 0;
   // y = silu(gate) * up.
   virtual void silu_multiply(const float* gate, const float* up, int64_t count, float* y) = 0;
-  // values *= sigmoid(gate).
-  virtual void sigmoid_gate(float* values, const float* gate, int64_t count) = 0;
 
   // x [tokens, hidden] = the mix of the streams of state [tokens, streams, hidden]; inject [tokens, streams], or null
   // in the final mixer.
@@ -254,9 +252,8 @@ class Ops {
     int64_t heads = 0;
     float eps = 1e-6F;
     Rotary rotary;
-    KvLayer kv;             // keys and values are appended here
-    float* q = nullptr;     // [tokens, heads, head_dim]
-    float* gate = nullptr;  // [tokens, heads, head_dim]
+    KvLayer kv;          // keys and values are appended here
+    float* q = nullptr;  // [tokens, heads, head_dim]
   };
   virtual void attention_inputs(const Columns& columns, const AttentionInputs& args) = 0;
 
@@ -289,6 +286,7 @@ class Ops {
     float scale = 1;
     KvLayer kv;
     const BlockSelection* selection = nullptr;  // null: causal over everything
+    const float* q_gate = nullptr;              // as in AttentionInputs: answers times sigmoid(gate); null: alone
     float* out = nullptr;                       // [tokens, heads, head_dim]
   };
   virtual void attention(const Columns& columns, const Attention& args) = 0;

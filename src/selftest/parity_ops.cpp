@@ -331,14 +331,6 @@ void ParityOps::silu_multiply(const float* gate, const float* up, int64_t count,
   compare("silu_multiply", fmt::format("{}", count), fetch(y, count), want, kElementwise);
 }
 
-void ParityOps::sigmoid_gate(float* values, const float* gate, int64_t count) {
-  auto want = planning_ ? std::vector<float>() : fetch(values, count);
-  card_.sigmoid_gate(values, gate, count);
-  if (planning_) return;
-  host_.sigmoid_gate(want.data(), fetch(gate, count).data(), count);
-  compare("sigmoid_gate", fmt::format("{}", count), fetch(values, count), want, kElementwise);
-}
-
 void ParityOps::hyper_mix(const ops::HyperWeights& w, const float* state, int64_t tokens, int64_t streams,
                           int64_t hidden, float eps, float* x, float* inject) {
   card_.hyper_mix(w, state, tokens, streams, hidden, eps, x, inject);
@@ -486,7 +478,6 @@ void ParityOps::attention_inputs(const Columns& columns, const AttentionInputs& 
   const auto k = fetch(args.k, tokens * args.kv.kv_heads * dim);
   const auto v = fetch(args.v, tokens * args.kv.kv_heads * dim);
   std::vector<float> q(static_cast<size_t>(tokens * args.heads * dim));
-  std::vector<float> gate(q.size());
   AttentionInputs twin = args;
   twin.q_gate = q_gate.data();
   twin.k = k.data();
@@ -495,11 +486,9 @@ void ParityOps::attention_inputs(const Columns& columns, const AttentionInputs& 
   twin.k_norm = kept_floats(args.k_norm, dim);
   twin.kv = host.kv(args.kv);
   twin.q = q.data();
-  twin.gate = gate.data();
   host_.attention_inputs(host.columns(), twin);
   const std::string where = fmt::format("{} tokens from {}", tokens, columns.runs[0].position);
   compare("attention_inputs", where, fetch(args.q, tokens * args.heads * dim), q, rounding_tolerance());
-  compare("attention_inputs", where + " gate", fetch(args.gate, tokens * args.heads * dim), gate, 0);
   compare_pages("attention_inputs", where, args.kv, host.card_pages(), host.pages());
 }
 
@@ -569,6 +558,7 @@ void ParityOps::attention(const Columns& columns, const Attention& args) {
   const int64_t tokens = columns.count();
   const int64_t width = args.heads * args.kv.head_dim;
   const auto q = fetch(args.q, tokens * width);
+  const auto q_gate = args.q_gate != nullptr ? fetch(args.q_gate, 2 * tokens * width) : std::vector<float>();
   std::vector<float> want(static_cast<size_t>(tokens * width));
   std::vector<int32_t> blocks;
   std::vector<int32_t> counts;
@@ -581,6 +571,7 @@ void ParityOps::attention(const Columns& columns, const Attention& args) {
     twin.selection = &selection;
   }
   twin.q = q.data();
+  if (args.q_gate != nullptr) twin.q_gate = q_gate.data();
   twin.kv = host.kv(args.kv);
   twin.out = want.data();
   host_.attention(host.columns(), twin);

@@ -43,7 +43,6 @@ class AttentionTest : public testing::Test {
     keys_.insert(keys_.end(), k.begin(), k.end());
     values_.insert(values_.end(), v.begin(), v.end());
     auto q = poisoned(tokens * kHeads * kDim);
-    auto gate = q;
     ops_.attention_inputs(run(position, tokens).columns(), {.q_gate = q_gate.data(),
                                                             .k = k.data(),
                                                             .v = v.data(),
@@ -52,11 +51,7 @@ class AttentionTest : public testing::Test {
                                                             .heads = kHeads,
                                                             .rotary = rotary_,
                                                             .kv = kv_,
-                                                            .q = q.data(),
-                                                            .gate = gate.data()});
-    for (int64_t i = 0; i < tokens * kHeads; ++i) {
-      EXPECT_EQ(gate[static_cast<size_t>(i * kDim)], q_gate[static_cast<size_t>((2 * i + 1) * kDim)]);
-    }
+                                                            .q = q.data()});
     return q;
   }
 
@@ -147,6 +142,26 @@ TEST_F(AttentionTest, OneColumnSharedOverThreadsGivesTheBitsOfManyColumns) {
   base::WorkerPool wide(8);  // more threads than heads: the pieces are shared out and merged
   HostOps(wide, false).attention(run(tokens - 1, 1).columns(), one);
   EXPECT_TRUE(std::equal(last.begin(), last.end(), all.end() - kHeads * kDim));
+}
+
+TEST_F(AttentionTest, AnswersAreMultipliedByTheSigmoidOfTheirGates) {
+  const int64_t tokens = 70;
+  const auto q = append(tokens, 0);
+  const auto q_gate = random_.normal(2 * tokens * kHeads * kDim, 3.0F);
+  auto plain = poisoned(tokens * kHeads * kDim);
+  auto gated = plain;
+  Ops::Attention attention{.q = q.data(), .heads = kHeads, .scale = 0.125F, .kv = kv_, .out = plain.data()};
+  ops_.attention(run(0, tokens).columns(), attention);
+  attention.q_gate = q_gate.data();
+  attention.out = gated.data();
+  ops_.attention(run(0, tokens).columns(), attention);
+  for (int64_t row = 0; row < tokens * kHeads; ++row) {
+    for (int64_t d = 0; d < kDim; ++d) {
+      const float gate = q_gate[static_cast<size_t>((2 * row + 1) * kDim + d)];
+      const auto at = static_cast<size_t>(row * kDim + d);
+      ASSERT_NEAR(gated[at], plain[at] / (1.0F + std::exp(-gate)), std::abs(plain[at]) * 1e-6F);
+    }
+  }
 }
 
 TEST_F(AttentionTest, SelectionAttendsToChosenBlocksAndTheUnfinishedOne) {
@@ -276,7 +291,6 @@ TEST_F(AttentionTest, EightBitPagesGiveWhatTheirDecodedNumbersGive) {
   const auto v = random_.normal(tokens * kKvHeads * dim, 3.0F);
   const auto norm = random_.normal(dim, 0.1F);
   auto q = poisoned(tokens * kHeads * dim);
-  auto gate = q;
   Ops::AttentionInputs inputs{.q_gate = q_gate.data(),
                               .k = k.data(),
                               .v = v.data(),
@@ -285,8 +299,7 @@ TEST_F(AttentionTest, EightBitPagesGiveWhatTheirDecodedNumbersGive) {
                               .heads = kHeads,
                               .rotary = rotary_,
                               .kv = coded,
-                              .q = q.data(),
-                              .gate = gate.data()};
+                              .q = q.data()};
   ops_.attention_inputs(run(0, tokens).columns(), inputs);
   inputs.kv = plain;
   ops_.attention_inputs(run(0, tokens).columns(), inputs);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/cuda/attention.h"
+#include "ops/cuda/attention_answer.cuh"
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/follow.cuh"
 
@@ -16,24 +17,26 @@ constexpr int kSegments = kMergeThreads / (kMergeDims / 4);
 // Pieces of one column and query head: piece p is added in segment p % 16, segments in ascending order, all relative to
 // the largest score of all.
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ AttentionArgs args) {
-  follow();
+  let_next_start();
   __shared__ float largest[kMergeThreads / 32];
   __shared__ float sums[kSegments];
   __shared__ float4 parts[kSegments][kMergeDims / 4];
   const int64_t row = blockIdx.x;
-  const int64_t column = row / args.heads();
+  const auto column = static_cast<int>(blockIdx.x / static_cast<unsigned>(args.heads()));
   const int dim = args.kv.head_dim;
   const int lane = threadIdx.x % (kMergeDims / 4);
   const int segment = threadIdx.x / (kMergeDims / 4);
   const int d = blockIdx.y * kMergeDims + 4 * lane;
   const Run run = args.runs[column / args.each];
-  const int64_t offset = column % args.each;
+  const int offset = column % args.each;
+  await_previous();
   int64_t pieces = 0;
   if (offset < run.tokens) {
     pieces = pieces_of(TokenList(run.position + offset, args.selection, column, args.kv.ratio).count);
   }
   const float2* states = args.states + row * args.pieces;
   const float* partial = args.partial + row * args.pieces * dim;
+  const float4 gates = segment == 0 && d < dim ? load_gates(args, row, d) : float4{};
   // The first values are on their way while the largest score is sought.
   constexpr int ahead = 4;
   float4 first[ahead];
@@ -78,8 +81,11 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
     part = make_float4(part.x + v.x, part.y + v.y, part.z + v.z, part.w + v.w);
     sum += sums[s];
   }
-  if (pieces > 0) part = make_float4(part.x / sum, part.y / sum, part.z / sum, part.w / sum);
-  *reinterpret_cast<float4*>(args.out + row * dim + d) = part;
+  if (pieces > 0) {
+    write_answer(args, row, d, make_float4(part.x / sum, part.y / sum, part.z / sum, part.w / sum), gates);
+  } else {
+    *reinterpret_cast<float4*>(args.out + row * dim + d) = float4{};  // padding
+  }
 }
 
 // Beyond the few columns whose bits depend on it, pieces are worth their scratch up to here.
@@ -107,6 +113,7 @@ void attention(const Context& context, const Columns& columns, const Ops::Attent
                   .group = static_cast<int>(args.heads / args.kv.kv_heads),
                   .scale = args.scale,
                   .q = args.q,
+                  .q_gate = args.q_gate,
                   .out = args.out,
                   .selection = chosen ? *args.selection : BlockSelection{},
                   .partial = nullptr,
@@ -134,6 +141,8 @@ void attention(const Context& context, const Columns& columns, const Ops::Attent
     attend_portable(context, a, count);
   } else if (whole_runs) {
     attend_prefill(context, grid, a);
+  } else if (args.kv.type == KvType::kInt8) {
+    attend_codes(context, grid, a);
   } else {
     attend_pieces(context, grid, a);
   }

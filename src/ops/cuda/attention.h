@@ -3,8 +3,9 @@
 // Costs. attention_inputs and index_inputs: one launch each, a few KB a column. select_blocks: two launches, and two
 // bytes a dimension of every visible block's key; of many columns it computes 2 * heads * index_dim operations a column
 // and block, in tiles of columns that bound the scratch. attention of few columns: two launches, and one read of the
-// visible keys and values for each run (each column where blocks are selected); many columns: one launch, 4 * heads *
-// head_dim operations a column and visible token.
+// visible keys and values for each run (each column where blocks are selected), which 8-bit pages give from the second-
+// level cache again for each 16 query heads that share them; many columns: one launch, 4 * heads * head_dim operations
+// a column and visible token. Gates cost no launch.
 #pragma once
 
 #include "ops/cuda/context.h"

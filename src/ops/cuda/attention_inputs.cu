@@ -16,14 +16,15 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kMostDim = 256;
+constexpr int kMostPairs = kMostDim / 2;
 
 // The inverse frequencies, as the host operations round them.
 struct RotaryTable {
   int pairs = 0;
-  float inverse[kMostDim / 2] = {};
+  float inverse[kMostPairs] = {};
 
   explicit RotaryTable(const Rotary& rotary) : pairs(static_cast<int>(rotary.dims / 2)) {
-    if (pairs > kMostDim / 2) base::internal_error("cuda", "{} rotary dimensions are more than 256", rotary.dims);
+    if (pairs > kMostPairs) base::internal_error("cuda", "{} rotary dimensions are more than 256", rotary.dims);
     for (int i = 0; i < pairs; ++i) {
       inverse[i] = 1.0F / static_cast<float>(
                               std::pow(rotary.theta, static_cast<double>(2 * i) / static_cast<double>(rotary.dims)));
@@ -40,9 +41,21 @@ __device__ float round_to_bf16(float x) {
   return __bfloat162float(__float2bfloat16_rn(x));
 }
 
-// x = x / rms(x) * (1 + weight), then rotated as at `position`. x [dim] in shared memory, the warp's own; dim <= 256.
+// Cosine and sine of each pair at a position, in shared memory, the warp's own. Needs nothing that a kernel before
+// wrote.
+__device__ void make_angles(const RotaryTable& rotary, int64_t position, float2* angles) {
+#pragma unroll 1
+  for (int i = threadIdx.x % 32; i < rotary.pairs; i += 32) {
+    float sine = 0;
+    float cosine = 0;
+    sincosf(static_cast<float>(position) * rotary.inverse[i], &sine, &cosine);
+    angles[i] = make_float2(cosine, sine);
+  }
+}
+
+// x = x / rms(x) * (1 + weight), then rotated. x [dim] in shared memory, the warp's own; dim <= 256.
 __device__ void norm_and_rotate(float* x, int dim, const float* weight, float eps, const RotaryTable& rotary,
-                                int64_t position) {
+                                const float2* angles) {
   const int lane = threadIdx.x % 32;
   float squares = 0;
   for (int i = lane; i < dim; i += 32) squares = fmaf(x[i], x[i], squares);
@@ -50,13 +63,11 @@ __device__ void norm_and_rotate(float* x, int dim, const float* weight, float ep
   for (int i = lane; i < dim; i += 32) x[i] = (x[i] * scale) * (1.0F + weight[i]);
   __syncwarp();
   for (int i = lane; i < rotary.pairs; i += 32) {
-    float sine = 0;
-    float cosine = 0;
-    sincosf(static_cast<float>(position) * rotary.inverse[i], &sine, &cosine);
+    const float2 angle = angles[i];
     const float a = x[i];
     const float b = x[rotary.pairs + i];
-    x[i] = a * cosine - b * sine;
-    x[rotary.pairs + i] = b * cosine + a * sine;
+    x[i] = a * angle.x - b * angle.y;
+    x[rotary.pairs + i] = b * angle.x + a * angle.y;
   }
   __syncwarp();
 }
@@ -106,7 +117,7 @@ struct InputArgs {
   const Run* runs;
   int each;
   int heads;
-  int64_t items;  // warps that work: columns * (heads + 2 * kv_heads)
+  unsigned items;  // warps that work: columns * (heads + 2 * kv_heads)
   bool round;
   float eps;
   const float* q_gate;
@@ -115,51 +126,45 @@ struct InputArgs {
   const float* q_norm;
   const float* k_norm;
   float* q;
-  float* gate;
 };
-
-__device__ void make_query(const InputArgs& args, const RotaryTable& rotary, int64_t column, int head, int64_t position,
-                           float* x) {
-  const int lane = threadIdx.x % 32;
-  const int dim = args.kv.head_dim;
-  const float* from = args.q_gate + (column * args.heads + head) * 2 * dim;
-  float* q = args.q + (column * args.heads + head) * dim;
-  float* gate = args.gate + (column * args.heads + head) * dim;
-  for (int i = lane; i < dim; i += 32) {
-    x[i] = from[i];
-    gate[i] = from[dim + i];
-  }
-  norm_and_rotate(x, dim, args.q_norm, args.eps, rotary, position);
-  for (int i = lane; i < dim; i += 32) q[i] = args.round ? round_to_bf16(x[i]) : x[i];
-}
 
 __global__ void __launch_bounds__(32 * kWarps)
     attention_inputs_kernel(const __grid_constant__ InputArgs args, const __grid_constant__ RotaryTable rotary) {
-  follow();
+  let_next_start();
   __shared__ float vectors[kWarps][kMostDim];
+  __shared__ float2 angles[kWarps][kMostPairs];
   float* x = vectors[threadIdx.x / 32];
   const int lane = threadIdx.x % 32;
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (item >= args.items) return;
-  const int each_column = args.heads + 2 * args.kv.kv_heads;
-  const int64_t column = item / each_column;
-  int part = static_cast<int>(item % each_column);
-  const Run run = args.runs[column / args.each];
-  const int offset = static_cast<int>(column % args.each);
+  const unsigned item = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (item >= args.items) return;  // others of the block wait for the kernel before
+  const unsigned each_column = args.heads + 2 * args.kv.kv_heads;
+  const unsigned place = item / each_column;
+  const auto part = static_cast<int>(item - place * each_column);  // query heads, keys, values
+  const bool query = part < args.heads;
+  const bool value = part >= args.heads + args.kv.kv_heads;
+  const int head = query ? part : (part - args.heads) % args.kv.kv_heads;
+  const unsigned r = place / static_cast<unsigned>(args.each);
+  const auto offset = static_cast<int>(place - r * args.each);
+  const int64_t column = place;
+  const Run run = args.runs[r];
   const int64_t position = run.position + offset;
-  if (part < args.heads) {
-    make_query(args, rotary, column, part, position, x);  // of padding too: nothing depends on it
+  if (!value) make_angles(rotary, position, angles[threadIdx.x / 32]);
+  await_previous();
+  if (!query && offset >= run.tokens) return;  // queries of padding are made: nothing depends on them
+  const int dim = args.kv.head_dim;
+  const float* from = query ? args.q_gate + (column * args.heads + head) * 2 * dim
+                            : (value ? args.v : args.k) + (column * args.kv.kv_heads + head) * dim;
+  for (int i = lane; i < dim; i += 32) x[i] = from[i];
+  __syncwarp();
+  if (!value) {
+    norm_and_rotate(x, dim, query ? args.q_norm : args.k_norm, args.eps, rotary, angles[threadIdx.x / 32]);
+  }
+  if (!query) {
+    append(args.kv, run.block_table, head, position, value, x);
     return;
   }
-  if (offset >= run.tokens) return;
-  part -= args.heads;
-  const bool value = part >= args.kv.kv_heads;
-  const int head = value ? part - args.kv.kv_heads : part;
-  const float* from = (value ? args.v : args.k) + (column * args.kv.kv_heads + head) * args.kv.head_dim;
-  for (int i = lane; i < args.kv.head_dim; i += 32) x[i] = from[i];
-  __syncwarp();
-  if (!value) norm_and_rotate(x, args.kv.head_dim, args.k_norm, args.eps, rotary, position);
-  append(args.kv, run.block_table, head, position, value, x);
+  float* q = args.q + (column * args.heads + head) * dim;
+  for (int i = lane; i < dim; i += 32) q[i] = args.round ? round_to_bf16(x[i]) : x[i];
 }
 
 struct IndexArgs {
@@ -178,9 +183,10 @@ struct IndexArgs {
   __device__ const float* raw(int64_t column) const { return qk + (column * (heads + 1) + heads) * kv.index_dim; }
 };
 
-// The pooled key of the block that ends at column `last` of the run, whose columns begin at `first_column`.
+// The pooled key of the block that ends at column `last` of the run, whose columns begin at `first_column`; angles are
+// those of the block's first position.
 __device__ void pool_block(const IndexArgs& args, const RotaryTable& rotary, const Run& run, int64_t first_column,
-                           int64_t last, float* x) {
+                           int64_t last, const float2* angles, float* x) {
   const int dim = args.kv.index_dim;
   const int ratio = args.kv.ratio;
   const int64_t first = last + 1 - ratio;  // before the run where negative
@@ -195,17 +201,19 @@ __device__ void pool_block(const IndexArgs& args, const RotaryTable& rotary, con
     x[i] = rounded ? round_to_bf16(sum) : sum;
   }
   __syncwarp();
-  const int64_t position = run.position + first;
-  norm_and_rotate(x, dim, args.k_norm, args.eps, rotary, position);
-  store_row(args.kv.index_key(run.block_table, position / ratio), x, dim, args.kv.type);
+  norm_and_rotate(x, dim, args.k_norm, args.eps, rotary, angles);
+  store_row(args.kv.index_key(run.block_table, static_cast<int>(static_cast<unsigned>(run.position + first) /
+                                                                static_cast<unsigned>(ratio))),
+            x, dim, args.kv.type);
 }
 
 // The blocks of one run: `each` of queries and whole blocks of this step's own tokens, behind them one block that
 // pools what was begun before, then moves the ring on: in this order, for the ring's new rows may be those it reads.
 __global__ void __launch_bounds__(32 * kWarps)
     index_inputs_kernel(const __grid_constant__ IndexArgs args, const __grid_constant__ RotaryTable rotary) {
-  follow();
+  let_next_start();
   __shared__ float vectors[kWarps][kMostDim];
+  __shared__ float2 angles[kWarps][kMostPairs];
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   float* x = vectors[warp];
@@ -213,10 +221,15 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int ratio = args.kv.ratio;
   const Run run = args.runs[blockIdx.y];
   const int64_t first_column = static_cast<int64_t>(blockIdx.y) * args.each;
-  const int64_t begun = run.position % ratio;  // tokens of the block that the run begins in
+  const int64_t begun =
+      static_cast<unsigned>(run.position) % static_cast<unsigned>(ratio);  // tokens of the block that the run begins in
   if (blockIdx.x == static_cast<unsigned>(args.each)) {
     const int64_t last = ratio - 1 - begun;
-    if (warp == 0 && begun > 0 && last < run.tokens) pool_block(args, rotary, run, first_column, last, x);
+    const bool pools = warp == 0 && begun > 0 && last < run.tokens;
+    if (pools) make_angles(rotary, run.position - begun, angles[warp]);
+    await_previous();
+    __syncwarp();
+    if (pools) pool_block(args, rotary, run, first_column, last, angles[warp], x);
     __syncthreads();
     auto* recent = reinterpret_cast<float*>(run.slot + args.recent);
     for (int64_t t = max(int64_t{0}, run.tokens - Ops::kRecentKeys) + warp; t < run.tokens; t += kWarps) {
@@ -228,16 +241,23 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int64_t t = blockIdx.x;
   const int64_t column = first_column + t;
   const int64_t position = run.position + t;
+  make_angles(rotary, position, angles[warp]);
+  await_previous();
+  __syncwarp();
   for (int head = warp; head <= args.heads; head += kWarps) {
     if (head == args.heads) {
-      const bool whole = (position + 1) % ratio == 0 && t + 1 >= ratio && t < run.tokens;
-      if (whole) pool_block(args, rotary, run, first_column, t, x);
+      const bool whole =
+          static_cast<unsigned>(position + 1) % static_cast<unsigned>(ratio) == 0 && t + 1 >= ratio && t < run.tokens;
+      if (!whole) continue;
+      make_angles(rotary, position + 1 - ratio, angles[warp]);
+      __syncwarp();
+      pool_block(args, rotary, run, first_column, t, angles[warp], x);
       continue;
     }
     const float* from = args.qk + (column * (args.heads + 1) + head) * dim;
     for (int i = lane; i < dim; i += 32) x[i] = from[i];
     __syncwarp();
-    norm_and_rotate(x, dim, args.q_norm, args.eps, rotary, position);
+    norm_and_rotate(x, dim, args.q_norm, args.eps, rotary, angles[warp]);
     float* q = args.q + (column * args.heads + head) * dim;
     for (int i = lane; i < dim; i += 32) q[i] = args.round ? round_to_bf16(x[i]) : x[i];
     __syncwarp();
@@ -254,7 +274,7 @@ void attention_inputs(const Context& context, const Columns& columns, const Ops:
                          .runs = columns.table,
                          .each = static_cast<int>(columns.each),
                          .heads = static_cast<int>(args.heads),
-                         .items = items,
+                         .items = static_cast<unsigned>(items),
                          .round = context.round_inputs,
                          .eps = args.eps,
                          .q_gate = args.q_gate,
@@ -262,8 +282,7 @@ void attention_inputs(const Context& context, const Columns& columns, const Ops:
                          .v = args.v,
                          .q_norm = args.q_norm,
                          .k_norm = args.k_norm,
-                         .q = args.q,
-                         .gate = args.gate};
+                         .q = args.q};
   const auto blocks = static_cast<unsigned>((items + kWarps - 1) / kWarps);
   launch_following(context, attention_inputs_kernel, blocks, 32 * kWarps, 0, inputs, RotaryTable(args.rotary));
   TANDEM_CUDA_LAUNCHED("attention_inputs");

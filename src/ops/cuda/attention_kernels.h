@@ -16,6 +16,8 @@ struct AttentionGrid {
 
 // Tensor cores, BF16 and 8-bit pages: each block one kv head of a unit.
 void attend_pieces(const Context& context, const AttentionGrid& grid, const AttentionArgs& args);
+// The same over 8-bit pages.
+void attend_codes(const Context& context, const AttentionGrid& grid, const AttentionArgs& args);
 // Tensor cores, many columns of a run over everything up to each.
 void attend_prefill(const Context& context, const AttentionGrid& grid, const AttentionArgs& args);
 // FP32 throughout, every type of pages: what the others are compared with.

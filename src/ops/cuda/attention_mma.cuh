@@ -18,9 +18,16 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Copies the first `bytes` of 16, and writes zeros behind them.
+__device__ __forceinline__ void copy_16_of(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 // Copies 16 bytes, or writes zeros where not `valid`.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+  copy_16_of(to, from, valid ? 16 : 0);
+}
+__device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void copy_8(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
@@ -31,6 +38,11 @@ __device__ __forceinline__ void commit_copies() {
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// From memory to the second-level cache; a multiple of 16 bytes at one.
+__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
@@ -61,22 +73,6 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
-
-// Two bytes of four signed codes as BF16, exactly: 0x43 above a byte is 128 + its low seven bits, and 128 or 256 by its
-// sign is taken off again.
-template <uint32_t kSelector>
-__device__ __forceinline__ uint32_t codes_to_bf16(uint32_t codes) {
-  const uint32_t word = __byte_perm(codes, 0x43434343u, kSelector);
-  uint32_t result;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;"
-      : "=r"(result)
-      : "r"(word & 0xFF80FF80u), "r"(0xBF80BF80u), "r"(word & 0xFF7FFF7Fu));
-  return result;
-}
-inline constexpr uint32_t kBytes01 = 0x4140;
-inline constexpr uint32_t kBytes23 = 0x4342;
-inline constexpr uint32_t kBytes02 = 0x4240;
-inline constexpr uint32_t kBytes13 = 0x4341;
 
 // 2^x; exactly 1 at 0 and 0 at minus infinity.
 __device__ __forceinline__ float power_of_two(float x) {

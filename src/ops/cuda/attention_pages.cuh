@@ -62,15 +62,18 @@ struct KvView {
     return scales + (static_cast<int64_t>(head) * kPageTokens + token % kPageTokens) * groups() * 2;
   }
   __device__ int64_t value_scales() const { return static_cast<int64_t>(kv_heads) * kPageTokens * groups() * 2; }
-  __device__ std::byte* index_key(const int32_t* block_table, int64_t block) const {
-    const int64_t token = block * ratio;
-    return page(block_table, token) + index_keys + token % kPageTokens / ratio * index_row_bytes();
+  __device__ std::byte* index_key(const int32_t* block_table, int block) const {
+    const unsigned page_blocks = kPageTokens / static_cast<unsigned>(ratio);
+    const unsigned page = static_cast<unsigned>(block) / page_blocks;
+    const auto row = static_cast<int>(static_cast<unsigned>(block) - page * page_blocks);
+    return pages + block_table[page] * page_bytes + index_keys + row * index_row_bytes();
   }
 #endif
 };
 
 #ifdef __CUDACC__
-// The tokens that a query at `position` attends to, in ascending order.
+// The tokens that a query at `position` attends to, in ascending order. Positions are below 2^31: divisions of 64 bits
+// take hundreds of cycles.
 struct TokenList {
   int64_t position;
   const int32_t* blocks;  // null: all up to the position
@@ -85,31 +88,34 @@ struct TokenList {
     if (most == BlockSelection::kEverything) return;
     blocks = selection.blocks + column * selection.budget;
     chosen = static_cast<int64_t>(most) * ratio;
-    count = chosen + (position + 1) % ratio;
+    count = chosen + static_cast<unsigned>(position + 1) % static_cast<unsigned>(ratio);
   }
   __device__ int64_t token(int64_t i) const {
     if (blocks == nullptr) return i;
-    if (i < chosen) return static_cast<int64_t>(blocks[i / ratio]) * ratio + i % ratio;
+    if (i < chosen) {
+      const unsigned block = static_cast<unsigned>(i) / static_cast<unsigned>(ratio);
+      return static_cast<int64_t>(blocks[block]) * ratio + (i - static_cast<int64_t>(block) * ratio);
+    }
     return position + 1 - (count - i);
   }
 };
 #endif
 
 // A column's list is cut into pieces that blocks of threads share out; the cuts are the same for every column. Pieces
-// grow along the list, so that the partial results of long contexts stay few: 128 tokens up to 8 Ki, then 256, from
-// 32 Ki 512, from 128 Ki 1,024.
+// grow along the list, so that long contexts have few partial results, and blocks of threads few beginnings: 128 tokens
+// up to 4 Ki, then 256, from 8 Ki 512, from 128 Ki 1,024.
 __host__ __device__ constexpr int64_t piece_begin(int64_t piece) {
-  if (piece <= 64) return piece * 128;
-  if (piece <= 160) return 8192 + (piece - 64) * 256;
-  if (piece <= 352) return 32768 + (piece - 160) * 512;
-  return 131072 + (piece - 352) * 1024;
+  if (piece <= 32) return piece * 128;
+  if (piece <= 48) return 4096 + (piece - 32) * 256;
+  if (piece <= 288) return 8192 + (piece - 48) * 512;
+  return 131072 + (piece - 288) * 1024;
 }
 // Pieces that hold the first `tokens` of a list.
 __host__ __device__ constexpr int64_t pieces_of(int64_t tokens) {
-  if (tokens <= 8192) return (tokens + 127) / 128;
-  if (tokens <= 32768) return 64 + (tokens - 8192 + 255) / 256;
-  if (tokens <= 131072) return 160 + (tokens - 32768 + 511) / 512;
-  return 352 + (tokens - 131072 + 1023) / 1024;
+  if (tokens <= 4096) return (tokens + 127) / 128;
+  if (tokens <= 8192) return 32 + (tokens - 4096 + 255) / 256;
+  if (tokens <= 131072) return 48 + (tokens - 8192 + 511) / 512;
+  return 288 + (tokens - 131072 + 1023) / 1024;
 }
 
 // What the kernels of attention take. A block of the grid works on one piece where `partial` is set, and on the whole
@@ -121,6 +127,7 @@ struct AttentionArgs {
   int group;  // query heads of one kv head
   float scale;
   const float* q;
+  const float* q_gate;  // null: answers alone
   float* out;
   BlockSelection selection;  // without counts: everything
   float* partial;            // [columns, heads, pieces, head_dim]: weighted values, not divided by the sum

@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 
 #include "numeric/f16.h"
+#include "ops/cuda/attention_answer.cuh"
 #include "ops/cuda/attention_kernels.h"
 
 namespace tandem::ops::cuda {
@@ -151,8 +152,11 @@ __global__ void __launch_bounds__(kThreads) attend_portable_kernel(const __grid_
       const int64_t at = row * args.pieces + blockIdx.x;
       if (split && threadIdx.x == 0) args.states[at] = make_float2(shared.largest[h], shared.sum[h]);
       if (static_cast<int>(threadIdx.x) >= dim) continue;
-      float* to = split ? args.partial + at * dim : args.out + row * dim;
-      to[threadIdx.x] = split ? sums[h] : sums[h] / shared.sum[h];
+      if (split) {
+        args.partial[at * dim + threadIdx.x] = sums[h];
+      } else {
+        write_answer(args, row, static_cast<int>(threadIdx.x), sums[h] / shared.sum[h]);
+      }
     }
     __syncthreads();
   }

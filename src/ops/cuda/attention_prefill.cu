@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 
 #include "numeric/f16.h"
+#include "ops/cuda/attention_answer.cuh"
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/attention_mma.cuh"
 
@@ -203,15 +204,17 @@ struct Block {
       const int r = 16 * warp + 8 * h + lane / 4;
       if (work.first_row + r >= args.each * args.group) continue;
       const bool padding = work.first_row + r >= work.rows;
-      float* to = args.out + query_row(r) * args.kv.head_dim;
+      const int64_t row = query_row(r);
+      const float factor = 1.0F / total;
 #pragma unroll
       for (int n = 0; n < S::kColumnTiles; ++n) {
         const int d = 8 * n + 2 * (lane % 4);
         if (d >= args.kv.head_dim) continue;
-        *reinterpret_cast<float2*>(to + d) =
-            padding ? make_float2(0.0F, 0.0F) : make_float2(sums[n][2 * h] / total, sums[n][2 * h + 1] / total);
+        *reinterpret_cast<float2*>(args.out + row * args.kv.head_dim + d) =
+            padding ? float2{} : make_float2(sums[n][2 * h] * factor, sums[n][2 * h + 1] * factor);
       }
     }
+    multiply_gates(args, S::kRows, [&](int r) { return work.first_row + r < work.rows ? query_row(r) : int64_t{-1}; });
   }
 };
 

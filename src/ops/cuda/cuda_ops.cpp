@@ -92,9 +92,6 @@ class CudaOps final : public Ops {
   void silu_multiply(const float* gate, const float* up, int64_t count, float* y) override {
     cuda::silu_multiply(of("silu_multiply"), gate, up, count, y);
   }
-  void sigmoid_gate(float* values, const float* gate, int64_t count) override {
-    cuda::sigmoid_gate(of("sigmoid_gate"), values, gate, count);
-  }
   void hyper_mix(const HyperWeights& w, const float* state, int64_t tokens, int64_t streams, int64_t hidden, float eps,
                  float* x, float* inject) override {
     cuda::hyper_mix(of("hyper_mix"), w, state, tokens, streams, hidden, eps, x, inject);

@@ -14,9 +14,6 @@ struct Sum {
 struct SiluTimes {
   __device__ float operator()(float gate, float up) const { return silu(gate) * up; }
 };
-struct TimesSigmoid {
-  __device__ float operator()(float value, float gate) const { return value * sigmoid(gate); }
-};
 
 template <typename F>
 __device__ float4 map4(F f, float4 a, float4 b) {
@@ -286,10 +283,6 @@ void concatenate(const Context& context, const float* left, const float* right, 
 
 void silu_multiply(const Context& context, const float* gate, const float* up, int64_t count, float* y) {
   map<SiluTimes>(context, gate, up, count, y, "silu_multiply");
-}
-
-void sigmoid_gate(const Context& context, float* values, const float* gate, int64_t count) {
-  map<TimesSigmoid>(context, values, gate, count, values, "sigmoid_gate");
 }
 
 void gated_norm(const Context& context, float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim,

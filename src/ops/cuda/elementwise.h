@@ -20,7 +20,6 @@ void hyper_inject(const Context& context, float* state, const float* y, const fl
 void concatenate(const Context& context, const float* left, const float* right, int64_t tokens, int64_t width,
                  float* out);
 void silu_multiply(const Context& context, const float* gate, const float* up, int64_t count, float* y);
-void sigmoid_gate(const Context& context, float* values, const float* gate, int64_t count);
 void gated_norm(const Context& context, float* x, const float* z, int64_t tokens, int64_t heads, int64_t dim,
                 const float* weight, float eps, bool sigmoid);
 

@@ -177,7 +177,6 @@ void HostOps::attention_inputs(const Columns& columns, const AttentionInputs& ar
         kernels_.rms_norm(source, dim, args.eps, 1.0F, args.q_norm, q);
         rotate(q, args.rotary, angles.data());
         if (round_inputs_) kernels_.round_to_bf16(q, dim, q);
-        std::copy_n(source + dim, dim, args.gate + (c * args.heads + h) * dim);
       }
       for (int64_t h = 0; h < kv_heads; ++h) {
         kernels_.rms_norm(args.k + (c * kv_heads + h) * dim, dim, args.eps, 1.0F, args.k_norm, key.data());
@@ -295,8 +294,11 @@ void HostOps::attend_run(const Run& run, int64_t first, const Attention& args) {
   };
   const auto finish = [&](int64_t t, int64_t head, const SoftmaxState* states, const float* acc) {
     for (int64_t g = 0; g < group; ++g) {
-      float* out = answers + (t * args.heads + head * group + g) * dim;
+      const int64_t row = t * args.heads + head * group + g;
+      float* out = answers + row * dim;
       for (int64_t d = 0; d < dim; ++d) out[d] = acc[g * dim + d] / states[g].sum;
+      if (args.q_gate == nullptr) continue;
+      kernels_.multiply_gate(out, args.q_gate + (2 * (first * args.heads + row) + 1) * dim, dim, true);
     }
   };
   const SoftmaxState empty{-INFINITY, 0.0F};

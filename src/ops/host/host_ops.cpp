@@ -57,12 +57,6 @@ void HostOps::silu_multiply(const float* gate, const float* up, int64_t count, f
   });
 }
 
-void HostOps::sigmoid_gate(float* values, const float* gate, int64_t count) {
-  pool_.run(count, 1 << 14, [&](int64_t begin, int64_t end) {
-    kernels_.multiply_gate(values + begin, gate + begin, end - begin, true);
-  });
-}
-
 void HostOps::hyper_mix(const HyperWeights& w, const float* state, int64_t tokens, int64_t streams, int64_t hidden,
                         float eps, float* x, float* inject) {
   const int64_t width = streams * hidden;

@@ -1,7 +1,8 @@
 // Times of attention at the published models' shapes, beside the card's rate of reading in the same run. Figures are of
 // one call among many in a recording, medians of seven rounds; calls of short contexts rotate through layers enough to
 // miss the second-level cache.
-//   cuda_attention_bench [decode] [prefill] [select] [sparse] [inputs]
+//   cuda_attention_bench [decode] [prefill] [select] [sparse] [inputs] [CONTEXT]
+// A number leaves other lengths of context out of decode and select.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -97,6 +98,7 @@ struct Step {
 };
 
 struct Bench {
+  int64_t only = 0;  // length of context, where not 0
   StateCard card;
   RandomData random;
   double read_rate = 0;  // bytes a microsecond
@@ -139,7 +141,8 @@ struct Bench {
   static const char* name(KvType type) { return type == KvType::kBF16 ? "BF16" : "INT8"; }
 
   void decode() {
-    for (const int64_t tokens : {2048, 8192, 65536, 250000}) {
+    for (const int64_t tokens : {1024, 8192, 65536, 250000}) {
+      if (only != 0 && tokens != only) continue;
       for (const KvType type : {KvType::kInt8, KvType::kBF16}) {
         for (const int64_t kv_heads : {4, 2}) {
           AttentionShape shape;
@@ -148,7 +151,7 @@ struct Bench {
           PagedContext context(card, shape, tokens);
           std::printf("decode %6ld %s %ld kv heads:", tokens, name(type), kv_heads);
           for (const int64_t count : {1, 2, 4, 8}) {
-            if (count > 1 && tokens == 2048) continue;
+            if (count > 1 && tokens == 1024) continue;
             Step step(card, random, context, count);
             const double us = attention_us(context, step, false, tokens > 100000 ? 4 : 16);
             const auto bytes = static_cast<double>(tokens * (2 * shape.keys_bytes() + shape.scales_bytes()) / 64);
@@ -174,7 +177,8 @@ struct Bench {
     }
   }
   void select() {
-    for (const int64_t tokens : {8192, 65536, 250000}) {
+    for (const int64_t tokens : {1024, 8192, 65536, 250000}) {
+      if (only != 0 && tokens != only) continue;
       AttentionShape shape{.kv_heads = 1, .head_dim = 16};
       PagedContext context(card, shape, tokens);
       const auto bytes = static_cast<double>(tokens / 4 * 256);
@@ -212,7 +216,6 @@ struct Bench {
         device::Buffer q_gate(*card.device, 2 * step.q.bytes());
         device::Buffer k(*card.device, count * (shape.kv_width() + shape.index_width()) * 4);
         device::Buffer norm(*card.device, 1024, true);
-        device::Buffer gate(*card.device, step.q.bytes());
         device::Buffer slot(*card.device, 16384);
         Step::fill(card, random, q_gate);
         Step::fill(card, random, k);
@@ -228,8 +231,7 @@ struct Bench {
                                                      .heads = shape.heads,
                                                      .rotary = {64, 1e7},
                                                      .kv = context.layer(i),
-                                                     .q = step.q.as<float>(),
-                                                     .gate = gate.as<float>()});
+                                                     .q = step.q.as<float>()});
                                  }).each_us;
         const double index_us = measure_launches(card.context, 16, kRounds, [&](int i) {
                                   index_inputs(card.context, step.columns,
@@ -254,7 +256,12 @@ struct Bench {
 int main(int argc, char** argv) {
   testing::InitGoogleTest();  // which random data print their seed through
   tandem::ops::cuda::Bench bench;
-  const std::set<std::string> wanted(argv + 1, argv + argc);
+  std::set<std::string> wanted(argv + 1, argv + argc);
+  for (const std::string& word : std::set<std::string>(wanted)) {
+    if (word.find_first_not_of("0123456789") != std::string::npos) continue;
+    bench.only = std::stoll(word);
+    wanted.erase(word);
+  }
   const auto want = [&](const char* what) { return wanted.empty() || wanted.count(what) > 0; };
   if (want("decode")) bench.decode();
   if (want("sparse")) bench.sparse();

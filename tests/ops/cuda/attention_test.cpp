@@ -58,7 +58,6 @@ class CudaAttention : public testing::Test {
       const std::vector<float> norm(static_cast<size_t>(shape.head_dim), 0.5F);
       std::vector<float> q_gate(static_cast<size_t>(tokens * 2 * shape.kv_width()));
       std::vector<float> q(static_cast<size_t>(tokens * shape.kv_width()));
-      std::vector<float> gate(q);
       host.attention_inputs(columns, {.q_gate = q_gate.data(),
                                       .k = k.data(),
                                       .v = v.data(),
@@ -67,8 +66,7 @@ class CudaAttention : public testing::Test {
                                       .heads = shape.kv_heads,
                                       .rotary = {shape.head_dim / 4 / 2 * 2, 1e7},
                                       .kv = sequences.host_layer(),
-                                      .q = q.data(),
-                                      .gate = gate.data()});
+                                      .q = q.data()});
     }
     sequences.upload_pages();
   }
@@ -80,9 +78,19 @@ class CudaAttention : public testing::Test {
     return q;
   }
 
+  // Queries, which attention does not read, and gates.
+  std::vector<float> gates(int64_t columns, const AttentionShape& shape) {
+    auto q_gate = random.normal(2 * columns * shape.width());
+    for (int64_t row = 0; row < columns * shape.heads; ++row) {
+      std::fill_n(q_gate.begin() + 2 * row * shape.head_dim, shape.head_dim, NAN);
+    }
+    return q_gate;
+  }
+
   std::vector<float> attend(PagedSequences& sequences, const AttentionShape& shape, const std::vector<float>& q,
-                            const BlockSelection* selection = nullptr) {
+                            const BlockSelection* selection = nullptr, const std::vector<float>& q_gate = {}) {
     Array<float> device_q(*card, q);
+    Array<float> device_q_gate(*card, q_gate.empty() ? q : q_gate);
     Array<float> out(*card, poisoned(static_cast<int64_t>(q.size())));
     attention(card->context, sequences.device(),
               {.q = device_q.data(),
@@ -90,17 +98,19 @@ class CudaAttention : public testing::Test {
                .scale = scale(shape),
                .kv = sequences.device_layer(),
                .selection = selection,
+               .q_gate = q_gate.empty() ? nullptr : device_q_gate.data(),
                .out = out.data()});
     return out.get();
   }
   std::vector<float> attend_on_host(PagedSequences& sequences, const AttentionShape& shape, const std::vector<float>& q,
-                                    const BlockSelection* selection = nullptr) {
+                                    const BlockSelection* selection = nullptr, const std::vector<float>& q_gate = {}) {
     auto out = poisoned(static_cast<int64_t>(q.size()));
     host.attention(sequences.host(), {.q = q.data(),
                                       .heads = shape.heads,
                                       .scale = scale(shape),
                                       .kv = sequences.host_layer(),
                                       .selection = selection,
+                                      .q_gate = q_gate.empty() ? nullptr : q_gate.data(),
                                       .out = out.data()});
     return out;
   }
@@ -119,7 +129,7 @@ class CudaAttention : public testing::Test {
           << "column " << c << " at position " << sequences.position(c);
     }
   }
-  // Weights (times the scales of 8-bit values) are rounded to BF16 before they meet the values: 2^-9 of each at most,
+  // Weights are rounded to BF16 before they meet the values (to FP16 in pages of 8 bits): 2^-9 of each at most,
   // and where values cancel a little more of their sum. In FP32 sums of some thousand numbers differ in their order.
   static double tolerance(const StateCard& card, KvType type) {
     return card.context.tensor_cores && type != KvType::kF32 ? 4e-3 : 2e-5;
@@ -176,9 +186,8 @@ TEST_F(CudaAttention, InputsAreNormalisedRotatedAndAppended) {
         const auto q_norm = random.normal(shape.head_dim, 0.2F);
         const auto k_norm = random.normal(shape.head_dim, 0.2F);
         auto q = poisoned(columns * shape.width());
-        auto gate = q;
         Array<float> d_q_gate(own, q_gate), d_k(own, k), d_v(own, v), d_q_norm(own, q_norm), d_k_norm(own, k_norm);
-        Array<float> d_q(own, q), d_gate(own, q);
+        Array<float> d_q(own, q);
         Ops::AttentionInputs args{.q_gate = q_gate.data(),
                                   .k = k.data(),
                                   .v = v.data(),
@@ -187,8 +196,7 @@ TEST_F(CudaAttention, InputsAreNormalisedRotatedAndAppended) {
                                   .heads = shape.heads,
                                   .rotary = {shape.head_dim / 4 / 2 * 2, 1e7},
                                   .kv = sequences.host_layer(),
-                                  .q = q.data(),
-                                  .gate = gate.data()};
+                                  .q = q.data()};
         own_host.attention_inputs(sequences.host(), args);
         args.q_gate = d_q_gate.data();
         args.k = d_k.data();
@@ -197,14 +205,11 @@ TEST_F(CudaAttention, InputsAreNormalisedRotatedAndAppended) {
         args.k_norm = d_k_norm.data();
         args.kv = sequences.device_layer();
         args.q = d_q.data();
-        args.gate = d_gate.data();
         attention_inputs(own.context, sequences.device(), args);
         const auto got_q = d_q.get();
-        const auto got_gate = d_gate.get();
         for (int64_t i = 0; i < columns * shape.width(); ++i) {
           if (!sequences.holds(i / shape.width())) continue;
           const auto at = static_cast<size_t>(i);
-          ASSERT_EQ(got_gate[at], gate[at]);
           ASSERT_NEAR(got_q[at], q[at], round ? std::abs(q[at]) * 0x1p-7 + 1e-5 : 2e-5) << i;
         }
         // Values have the same bytes as the host's, and nothing else was touched but keys (and their scales), which
@@ -399,8 +404,9 @@ TEST_F(CudaAttention, FewColumnsAttendToEverythingBefore) {
         PagedSequences sequences(*card, random, shape, c.sequences, c.each);
         fill_pages(sequences, shape);
         const auto q = queries(sequences.count(), shape);
-        expect_columns(sequences, shape.width(), attend(sequences, shape, q), attend_on_host(sequences, shape, q),
-                       tolerance(*card, type));
+        const auto q_gate = gates(sequences.count(), shape);
+        expect_columns(sequences, shape.width(), attend(sequences, shape, q, nullptr, q_gate),
+                       attend_on_host(sequences, shape, q, nullptr, q_gate), tolerance(*card, type));
       }
     }
   }
@@ -433,9 +439,10 @@ TEST_F(CudaAttention, ManyColumnsAttendToEverythingBefore) {
         PagedSequences sequences(*card, random, shape, c.sequences, c.each);
         fill_pages(sequences, shape);
         const auto q = queries(sequences.count(), shape);
-        // Keys of 8 bits, too, are rounded to BF16 here, after their scales.
-        expect_columns(sequences, shape.width(), attend(sequences, shape, q), attend_on_host(sequences, shape, q),
-                       2 * tolerance(*card, type));
+        // Keys of 8 bits, too, are rounded to BF16 here, after their scales; and gates may weigh what is worst.
+        const auto q_gate = gates(sequences.count(), shape);
+        expect_columns(sequences, shape.width(), attend(sequences, shape, q, nullptr, q_gate),
+                       attend_on_host(sequences, shape, q, nullptr, q_gate), 3 * tolerance(*card, type));
       }
     }
   }
@@ -464,6 +471,10 @@ TEST_F(CudaAttention, ColumnsAttendToTheirChosenBlocks) {
         fill_pages(sequences, shape);
         const Chosen chosen(*card, random, sequences, shape, c.budget);
         const auto q = queries(sequences.count(), shape);
+        const auto q_gate = gates(sequences.count(), shape);
+        expect_columns(sequences, shape.width(), attend(sequences, shape, q, &chosen.device, q_gate),
+                       attend_on_host(sequences, shape, q, &chosen.host, q_gate), tolerance(*card, type));
+        // Without gates, too.
         expect_columns(sequences, shape.width(), attend(sequences, shape, q, &chosen.device),
                        attend_on_host(sequences, shape, q, &chosen.host), tolerance(*card, type));
       }

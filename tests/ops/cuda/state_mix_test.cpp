@@ -56,9 +56,6 @@ TEST_F(CudaMixing, SumsAndGatesHaveTheHostsBits) {
       add(context, x_array.data(), y_array.data(), count);
       host.add(x.data(), y.data(), count);
       EXPECT_EQ(x_array.get(), x);
-      sigmoid_gate(context, x_array.data(), y_array.data(), count);
-      host.sigmoid_gate(x.data(), y.data(), count);
-      EXPECT_EQ(x_array.get(), x);
       add_to_streams(context, streams_array.data(), x_array.data(), tokens, 4, width);
       host.add_to_streams(streams.data(), x.data(), tokens, 4, width);
       EXPECT_EQ(streams_array.get(), streams);
