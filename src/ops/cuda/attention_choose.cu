@@ -1,0 +1,350 @@
+// The best scores of a row: the budget's largest, the lower index among equals, in ascending order.
+//
+// A thread block, or of few long rows a cluster of them, has one row and shares it out by words of 32
+// scores, of which each warp has neighbouring ones; lane = score. A bound below the last of the best comes first: of
+// each warp's lanes, which know the largest score of their own, so many lie above it that all warps' together are the
+// budget. What lies above is counted in bins between the bound and the largest score; the bin of the last of the best
+// mostly has a few scores, which are compared one with another, and is cut into bins again where it has many.
+#include <algorithm>
+#include <cooperative_groups.h>
+
+#include "ops/cuda/attention_select.cuh"
+#include "ops/cuda/follow.cuh"
+
+namespace tandem::ops::cuda {
+
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int kBins = 1024;
+constexpr int kBinBits = 10;
+constexpr int kMostListed = 256;           // at most the threads of a block
+constexpr int kBlocks = 8;                 // of a cluster
+constexpr int kMostWordsOfBlock = 128;     // of a row that is not worth a cluster
+constexpr int kMostHeldBytes = 80 * 1024;  // of scores in one block
+constexpr uint32_t kAll = 0xFFFFFFFFu;
+static_assert(kBins == 1 << kBinBits);
+
+template <int kWarps>
+struct Shared {
+  uint32_t bins[kBins];
+  uint32_t list[kMostListed];
+  uint32_t gathered[kMostListed];
+  uint32_t listed;
+  uint32_t low[kWarps];  // bounds
+  uint32_t high[kWarps];
+  uint32_t more[kWarps];
+  uint32_t same[kWarps];
+  uint32_t warp_counts[kWarps];
+  uint32_t bin;  // of the last of the best
+  uint32_t bin_count;
+  uint32_t above;  // in bins above it
+  uint32_t last;
+  uint32_t ties;
+};
+
+// The last of the best is from low to high, and the `wanted`-th largest of those. Scores are not negative, so their
+// bits have their order.
+struct Range {
+  uint32_t low;
+  uint32_t high;
+  uint32_t wanted;
+
+  __device__ int shift() const { return max(0, 32 - __clz(static_cast<int>(high - low)) - kBinBits); }
+};
+
+template <int kWarps>
+class Chooser {
+ public:
+  static constexpr int kThreads = 32 * kWarps;
+
+  __device__ Chooser(const float* scores, int64_t count, uint32_t budget, uint32_t* held, Shared<kWarps>& shared)
+      : cluster_(cg::this_cluster()),
+        shared_(shared),
+        held_(held),
+        budget_(budget),
+        blocks_(static_cast<int>(cluster_.num_blocks())),
+        rank_(static_cast<int>(cluster_.block_rank())) {
+    const auto words = static_cast<int>((count + 31) / 32);
+    const int block_words = (words + blocks_ - 1) / blocks_;
+    const int warp_words = (block_words + kWarps - 1) / kWarps;
+    const int first_of_block = rank_ * block_words;
+    const int end_of_block = min(words, first_of_block + block_words);
+    const int first = first_of_block + warp_ * warp_words;
+    words_ = max(0, min(end_of_block, first + warp_words) - first);
+    first_ = static_cast<int64_t>(first) * 32;
+    for (int b = 0; b < blocks_; ++b) {
+      const int own = max(0, min(words - b * block_words, block_words));
+      warps_with_scores_ += (own + warp_words - 1) / warp_words;
+    }
+    left_ = static_cast<int>(min(count - first_, static_cast<int64_t>(words_) * 32));
+    held_ += warp_ * warp_words * 32 + lane_;
+#pragma unroll 8
+    for (int w = 0; w < words_; ++w) {
+      held_[w * 32] = holds(w) ? __float_as_uint(scores[first_ + w * 32 + lane_]) : 0;
+    }
+  }
+
+  __device__ void choose(int32_t* blocks) {
+    clear_bins();
+    if (threadIdx.x == 0) shared_.listed = 0;
+    find_last(bounds());
+    write(blocks);
+  }
+
+ private:
+  __device__ void clear_bins() {
+    for (int i = threadIdx.x; i < kBins; i += kThreads) shared_.bins[i] = 0;
+  }
+  __device__ bool holds(int word) const { return word * 32 + lane_ < left_; }
+  template <typename T>
+  __device__ const T* of_block(const T* own, int rank) const {
+    return cluster_.map_shared_rank(own, rank);
+  }
+
+  // From a bound that the best are not below to the largest.
+  __device__ Range bounds() {
+    uint32_t most = 0;
+    for (int w = 0; w < words_; ++w) most = max(most, held_[w * 32]);
+    const uint32_t high = __reduce_max_sync(kAll, most);
+    const auto place = (budget_ + warps_with_scores_ - 1) / warps_with_scores_;  // of the bound, from the largest
+    uint32_t low = 0;
+    if (place <= 32) {
+      uint32_t larger = 0;
+#pragma unroll 8
+      for (int i = 0; i < 32; ++i) {
+        const uint32_t other = __shfl_sync(kAll, most, i);
+        larger += other > most || (other == most && i < lane_) ? 1 : 0;
+      }
+      low = __reduce_max_sync(kAll, larger == place - 1 ? most : 0);
+    }
+    if (lane_ == 0) {
+      shared_.low[warp_] = words_ > 0 ? low : kAll;
+      shared_.high[warp_] = high;
+    }
+    cluster_.sync();
+    Range range{.low = kAll, .high = 0, .wanted = budget_};
+#pragma unroll 2
+    for (int i = lane_; i < blocks_ * kWarps; i += 32) {
+      range.low = min(range.low, of_block(shared_.low, i / kWarps)[i % kWarps]);
+      range.high = max(range.high, of_block(shared_.high, i / kWarps)[i % kWarps]);
+    }
+    range.low = __reduce_min_sync(kAll, range.low);
+    range.high = __reduce_max_sync(kAll, range.high);
+    return range;
+  }
+
+  // The last of the best, and how many that equal it are among them; or, with no ties, what all of the best are above.
+  __device__ void find_last(Range range) {
+    while (range.low != range.high) {
+      const int shift = range.shift();
+      for (int w = 0; w < words_; ++w) {
+        const uint32_t key = held_[w * 32];
+        if (holds(w) && key >= range.low && key <= range.high) {
+          atomicAdd(&shared_.bins[(key - range.low) >> shift], 1u);
+        }
+      }
+      cluster_.sync();
+      choose_bin(range.wanted);
+      range.wanted -= shared_.above;
+      range.low += shared_.bin << shift;
+      range.high = min(range.high, range.low + ((1u << shift) - 1));
+      const uint32_t count = shared_.bin_count;
+      if (count == range.wanted && range.low > 0) {
+        last_ = range.low - 1;
+        ties_ = 0;
+        return;
+      }
+      if (count <= kMostListed) {
+        compare(range, count);
+        return;
+      }
+      cluster_.sync();  // nobody reads the bins any more
+      clear_bins();
+      __syncthreads();
+    }
+    last_ = range.low;
+    ties_ = range.wanted;
+  }
+
+  // Finds the bin in which the wanted number, counted from the largest, is reached.
+  __device__ void choose_bin(uint32_t wanted) {
+    constexpr int each = kBins / kThreads;
+    const int highest = kBins - 1 - static_cast<int>(threadIdx.x) * each;
+    uint32_t counts[each] = {};
+    uint32_t mine = 0;
+#pragma unroll 8
+    for (int b = 0; b < blocks_; ++b) {
+      const uint32_t* bins = of_block(shared_.bins, b);
+#pragma unroll
+      for (int i = 0; i < each; ++i) {
+        const uint32_t count = bins[highest - i];
+        counts[i] += count;
+        mine += count;
+      }
+    }
+    uint32_t before = mine;
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(kAll, before, step);
+      if (lane_ >= step) before += other;
+    }
+    if (lane_ == 31) shared_.warp_counts[warp_] = before;
+    __syncthreads();
+    before += __reduce_add_sync(kAll, lane_ < warp_ ? shared_.warp_counts[lane_] : 0);
+    before -= mine;
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      if (before < wanted && before + counts[i] >= wanted) {
+        shared_.bin = highest - i;
+        shared_.bin_count = counts[i];
+        shared_.above = before;
+      }
+      before += counts[i];
+    }
+    __syncthreads();
+  }
+
+  // The wanted-th of the `count` scores of a range, each of which a thread compares with all others.
+  __device__ void compare(const Range& range, uint32_t count) {
+    for (int w = 0; w < words_; ++w) {
+      const uint32_t key = held_[w * 32];
+      if (holds(w) && key >= range.low && key <= range.high) shared_.list[atomicAdd(&shared_.listed, 1u)] = key;
+    }
+    cluster_.sync();
+    // A warp gathers a block's list, behind those of the blocks before.
+    for (int b = warp_; b < blocks_; b += kWarps) {
+      const uint32_t others = lane_ <= b ? *of_block(&shared_.listed, lane_) : 0;
+      const uint32_t begin = __reduce_add_sync(kAll, lane_ < b ? others : 0);
+      const uint32_t own = __shfl_sync(kAll, others, b);
+      for (uint32_t i = lane_; i < own; i += 32) shared_.gathered[begin + i] = of_block(shared_.list, b)[i];
+    }
+    __syncthreads();
+    if (threadIdx.x < count) {
+      const uint32_t key = shared_.gathered[threadIdx.x];
+      uint32_t larger = 0;
+      uint32_t equal = 0;
+      for (uint32_t i = 0; i < count; ++i) {
+        larger += shared_.gathered[i] > key ? 1 : 0;
+        equal += shared_.gathered[i] == key ? 1 : 0;
+      }
+      if (larger < range.wanted && larger + equal >= range.wanted) {
+        shared_.last = key;
+        shared_.ties = range.wanted - larger;
+      }
+    }
+    __syncthreads();
+    last_ = shared_.last;
+    ties_ = shared_.ties;
+  }
+
+  // Those above the last, and the first of its ties.
+  __device__ void write(int32_t* blocks) {
+    uint32_t more = 0;
+    uint32_t same = 0;
+    for (int w = 0; w < words_; ++w) {
+      const uint32_t key = held_[w * 32];
+      more += __popc(__ballot_sync(kAll, holds(w) && key > last_));
+      same += __popc(__ballot_sync(kAll, holds(w) && key == last_));
+    }
+    if (lane_ == 0) {
+      shared_.more[warp_] = more;
+      shared_.same[warp_] = same;
+    }
+    cluster_.sync();
+    more = 0;
+    same = 0;
+#pragma unroll 2
+    for (int i = lane_; i < rank_ * kWarps + warp_; i += 32) {
+      more += of_block(shared_.more, i / kWarps)[i % kWarps];
+      same += of_block(shared_.same, i / kWarps)[i % kWarps];
+    }
+    cg::cluster_group::arrival_token done = cluster_.barrier_arrive();
+    more = __reduce_add_sync(kAll, more);
+    same = __reduce_add_sync(kAll, same);
+    const uint32_t lower = (1u << lane_) - 1;
+    for (int w = 0; w < words_; ++w) {
+      const uint32_t key = held_[w * 32];
+      const uint32_t above = __ballot_sync(kAll, holds(w) && key > last_);
+      const uint32_t equal = __ballot_sync(kAll, holds(w) && key == last_);
+      const uint32_t rank = same + __popc(equal & lower);
+      const bool mine = (above >> lane_ & 1) != 0 || ((equal >> lane_ & 1) != 0 && rank < ties_);
+      if (mine) {
+        blocks[more + __popc(above & lower) + min(rank, ties_)] = static_cast<int32_t>(first_ + w * 32 + lane_);
+      }
+      more += __popc(above);
+      same += __popc(equal);
+    }
+    cluster_.barrier_wait(std::move(done));  // others may read this block's counts until then
+  }
+
+  cg::cluster_group cluster_;
+  Shared<kWarps>& shared_;
+  uint32_t* held_;  // the lane's scores
+  uint32_t budget_;
+  int blocks_;
+  int rank_;
+  int lane_ = threadIdx.x % 32;
+  int warp_ = threadIdx.x / 32;
+  int words_ = 0;      // of the warp
+  int64_t first_ = 0;  // its first score
+  int left_ = 0;       // its scores
+  uint32_t warps_with_scores_ = 0;
+  uint32_t last_ = 0;
+  uint32_t ties_ = 0;
+};
+
+template <int kWarps>
+__global__ void __launch_bounds__(32 * kWarps) choose_kernel(const __grid_constant__ SelectArgs args) {
+  let_next_start();
+  extern __shared__ __align__(16) uint32_t held[];
+  __shared__ Shared<kWarps> shared;
+  const unsigned row = blockIdx.x / cg::this_cluster().num_blocks();
+  const unsigned row_tile = row / static_cast<unsigned>(args.tile_columns);
+  const Tile tile(args, row_tile);
+  const auto c = static_cast<int>(row - row_tile * args.tile_columns);
+  await_previous();
+  if (tile.offset + c >= args.each) return;
+  const int64_t column = tile.first_column + c;
+  const int visible = c < tile.columns ? tile.visible(c, args.kv.ratio) : 0;
+  const int64_t budget = args.selection.budget;
+  if (threadIdx.x == 0) {
+    args.selection.counts[column] = visible <= budget ? BlockSelection::kEverything : static_cast<int32_t>(budget);
+  }
+  if (visible <= budget) return;
+  const float* scores = args.scores + (tile.first_row + c) * args.stride;
+  Chooser<kWarps> chooser(scores, visible, static_cast<uint32_t>(budget), held, shared);
+  chooser.choose(args.selection.blocks + column * budget);
+}
+
+template <int kWarps>
+void launch(const Context& context, const SelectArgs& args, int64_t rows, bool cluster) {
+  const int64_t words = args.stride / 32;
+  const auto bytes_of = [&](int64_t blocks) {
+    const int64_t block_words = (words + blocks - 1) / blocks;
+    return (block_words + kWarps - 1) / kWarps * kWarps * 128;
+  };
+  const bool clusters = context.capability / 10 == 9 || context.capability / 10 == 10;
+  const int64_t blocks = clusters && (cluster || bytes_of(1) > kMostHeldBytes) ? kBlocks : 1;
+  const int64_t bytes = bytes_of(blocks);
+  if (bytes > kMostHeldBytes) base::internal_error("cuda", "{} blocks are too many to choose from", args.stride);
+  const auto kernel = choose_kernel<kWarps>;
+  TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostHeldBytes));
+  launch_following_clusters(context, dim3(static_cast<unsigned>(blocks)), kernel, static_cast<unsigned>(rows * blocks),
+                            32 * kWarps, static_cast<size_t>(bytes), args);
+  TANDEM_CUDA_LAUNCHED("choose_blocks");
+}
+
+}  // namespace
+
+void choose_blocks(const Context& context, const SelectArgs& args, int64_t tiles, bool few) {
+  const int64_t rows = tiles * args.tile_columns;
+  const bool large = args.stride > 32 * kMostWordsOfBlock;
+  if (few && !large) {
+    launch<32>(context, args, rows, false);
+  } else {
+    launch<8>(context, args, rows, few);
+  }
+}
+
+}  // namespace tandem::ops::cuda
