@@ -40,6 +40,7 @@ class Artifact {
                             Read read);
 
   const std::filesystem::path& folder() const { return folder_; }
+  bool generated() const { return generate_ != nullptr; }
   int format_version() const { return format_version_; }
   const std::vector<Object>& objects() const { return objects_; }  // in the order of their places
   const Object* find(std::string_view name) const;

@@ -15,8 +15,11 @@ namespace {
 
 using artifact::Encoding;
 
+// What a thread reads at once. For a card it is less: a matrix of some tens of megabytes is then read by all threads in
+// the time that the one before takes over the bus.
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
-constexpr int64_t kStagingBytes = int64_t{128} << 20;
+constexpr int64_t kStagedPieceBytes = int64_t{2} << 20;
+constexpr int64_t kStagingBytes = int64_t{64} << 20;
 
 uint64_t loadable_bytes(const artifact::Artifact& artifact) {
   uint64_t bytes = 0;
@@ -57,8 +60,11 @@ const artifact::Object& WeightLoader::object(const std::string& name, const std:
 std::byte* WeightLoader::load(const artifact::Object& object, int64_t unit_bytes) {
   device::Buffer& buffer = own(static_cast<int64_t>(object.bytes));
   if (device_.counts_only()) return buffer.data();
-  const int64_t piece = std::max<int64_t>(1, kPieceBytes / unit_bytes) * unit_bytes;
-  if (!device_.is_host() && !to_host_memory_) {
+  const bool staged = !device_.is_host() && !to_host_memory_;
+  // Generated objects are made in pieces of 8 MiB.
+  const int64_t wanted = staged && !artifact_.generated() ? kStagedPieceBytes : kPieceBytes;
+  const int64_t piece = std::max<int64_t>(1, wanted / unit_bytes) * unit_bytes;
+  if (staged) {
     load_by_staging(object, piece, buffer.data());
     return buffer.data();
   }
