@@ -228,10 +228,6 @@ void TimedOps::silu_multiply(const float* gate, const float* up, int64_t count, 
   timed("silu_multiply", values_cost(3 * count), [&] { card_->silu_multiply(gate, up, count, y); });
 }
 
-void TimedOps::sigmoid_gate(float* values, const float* gate, int64_t count) {
-  timed("sigmoid_gate", values_cost(3 * count), [&] { card_->sigmoid_gate(values, gate, count); });
-}
-
 void TimedOps::add_rms_norm(float* y, const float* x, int64_t tokens, int64_t width, const float* weight, float eps,
                             float* out) {
   timed("add_rms_norm", values_cost((4 * tokens + 1) * width),

@@ -62,7 +62,6 @@ class TimedOps final : public Ops {
   void add_to_streams(float* y, const float* x, int64_t tokens, int64_t streams, int64_t hidden) override;
   void concatenate(const float* left, const float* right, int64_t tokens, int64_t width, float* out) override;
   void silu_multiply(const float* gate, const float* up, int64_t count, float* y) override;
-  void sigmoid_gate(float* values, const float* gate, int64_t count) override;
   void hyper_mix(const HyperWeights& w, const float* state, int64_t tokens, int64_t streams, int64_t hidden, float eps,
                  float* x, float* inject) override;
   void hyper_inject(float* state, const float* y, const float* inject, int64_t tokens, int64_t streams,
