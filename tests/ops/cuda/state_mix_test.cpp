@@ -280,7 +280,10 @@ TEST_F(CudaMixing, TheRouterBringsTheGateAlong) {
       host.router_and_gate(inputs.data(), tokens, w.host, gate.host, kTopK, want_ids.data(), want.data(),
                            want_gates.data());
       EXPECT_LT(relative_error(got.get(), doubled(want)), 1e-5);
-      EXPECT_LT(relative_error(got_gates.get(), doubled(want_gates)), 1e-6);
+      // A gate may be close to zero, its terms are not.
+      const float terms = 0.03F * std::sqrt(static_cast<float>(hidden));
+      const auto card_gates = got_gates.get();
+      for (size_t i = 0; i < card_gates.size(); ++i) EXPECT_NEAR(card_gates[i], want_gates[i], 2e-6F * terms);
       if (tokens == 8) {
         weights = got.get();
         gates = got_gates.get();
