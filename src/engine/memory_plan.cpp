@@ -11,8 +11,8 @@ namespace tandem::engine {
 
 namespace {
 
-// Of one recorded step: a guess on the safe side. On an H200 with CUDA 13.0 the memory in use did not grow at all with a
-// recording (`tandem bench gpu`, raw.*.recording_bytes): the driver has them in memory that it holds already.
+// Of one recorded step: a guess on the safe side. On an H200 with CUDA 13.0 the memory in use did not grow at all with
+// a recording (`tandem bench gpu`, raw.*.recording_bytes): the driver has them in memory that it holds already.
 constexpr int64_t kRecordingBytes = int64_t{1} << 20;
 constexpr int64_t kRecordingLayerBytes = int64_t{96} << 10;
 

@@ -1,6 +1,6 @@
-// Times of the operations of state, norms and gates at Flash-Next's shapes ("layer": at the 27B model's). Every figure is
-// the median of nine rounds of a recorded graph of many calls over arrays that rotate through more than the second-level
-// cache.
+// Times of the operations of state, norms and gates at Flash-Next's shapes ("layer": at the 27B model's). Every figure
+// is the median of nine rounds of a recorded graph of many calls over arrays that rotate through more than the
+// second-level cache.
 #include <algorithm>
 #include <array>
 #include <cmath>
