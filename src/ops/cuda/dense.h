@@ -1,9 +1,10 @@
 // Dense products and embeddings on CUDA, in every weight format (ops/weight.h). Definition: ops::host::HostOps.
 //
 // A product takes one of three ways, chosen by the shape, the format and whether inputs are rounded:
-//   few     at most kMostFewColumns columns of BF16 inputs. Bound by the weights' bytes: they are read once and decoded
-//           in registers for the tensor cores, at the same cost for 1 to 8 columns. The split of a sum follows from the
-//           shape of the matrix alone, so a column has the bits that it has alone.
+//   few     at most kMostFewColumns columns of BF16 inputs. Bound by the weights' bytes, of four bits and less also by
+//           decoding: they are read once and decoded in registers for the tensor cores. Eight columns take up to 1.2
+//           times as long as one, of NVFP4 1.5 times: a block's scale is applied to each column's sum. The split of a
+//           sum follows from the shape of the matrix alone, so a column has the bits that it has alone.
 //   exact   FP32 inputs, or shapes and formats that the other two do not take. One FMA a weight and column on the
 //           ordinary cores; up to eight columns spread a row over a block, more take tiles of 64 x 64.
 //   many    more columns of BF16 inputs. Bound by the tensor cores: inputs are rounded once, weights that are not BF16
