@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "slack.h"
+
 namespace tandem::test {
 
 using std::chrono::milliseconds;
@@ -16,7 +18,7 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kPatience = std::chrono::seconds(20) * testing_support::kSlack;
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
