@@ -154,7 +154,7 @@ struct Bench {
             if (count > 1 && tokens == 1024) continue;
             Step step(card, random, context, count);
             const double us = attention_us(context, step, false, tokens > 100000 ? 4 : 16);
-            const auto bytes = static_cast<double>(tokens * (2 * shape.keys_bytes() + shape.scales_bytes()) / 64);
+            const double bytes = static_cast<double>(tokens * (2 * shape.keys_bytes() + shape.scales_bytes())) / 64;
             std::printf("  %ld col %.1f us (%.0f%%)", count, us, 100 * bytes / us / read_rate);
           }
           std::printf("\n");
@@ -181,7 +181,7 @@ struct Bench {
       if (only != 0 && tokens != only) continue;
       AttentionShape shape{.kv_heads = 1, .head_dim = 16};
       PagedContext context(card, shape, tokens);
-      const auto bytes = static_cast<double>(tokens / 4 * 256);
+      const double bytes = 64.0 * static_cast<double>(tokens);
       for (const int64_t count : {1, 4, 8}) {
         Step step(card, random, context, count);
         const double us = select_us(context, step, 16);

@@ -154,7 +154,7 @@ class CudaDense : public testing::TestWithParam<WeightFormat> {
         return 0x1p-18;
       case Way::kTiles:
       case Way::kLibrary:
-        return static_cast<double>(inputs / 16 + 32) * 2 * unit + rounded_scales;
+        return (static_cast<double>(inputs) / 16 + 32) * 2 * unit + rounded_scales;
       case Way::kExact:
         break;
       case Way::kChosen:

@@ -2,8 +2,8 @@
 #include "ops/cuda/experts.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
 
@@ -191,9 +191,9 @@ class CudaExperts : public testing::Test {
       for (const bool lower : {true, false}) {
         const float* g = (lower ? got.lower : got.upper).data() + at;
         const float* w = (lower ? want.lower : want.upper).data() + at;
-        if (std::memcmp(g, w, static_cast<size_t>(hidden) * sizeof(float)) == 0) continue;
         int64_t i = 0;
-        while (std::memcmp(g + i, w + i, sizeof(float)) == 0) ++i;
+        while (i < hidden && std::bit_cast<uint32_t>(g[i]) == std::bit_cast<uint32_t>(w[i])) ++i;
+        if (i == hidden) continue;
         FAIL() << what << ": column " << t << (lower ? ", lower half" : ", upper half") << ", channel " << i << ": "
                << g[i] << ", not " << w[i];
       }
@@ -372,9 +372,11 @@ TEST_F(CudaExperts, AreCloseToTheProcessorWithActivationsAsTheyAre) {
         one.weights.assign(all.weights.begin() + t * shape.top_k, all.weights.begin() + (t + 1) * shape.top_k);
         one.faults = {-1};
         const Result alone = on_card(layer, one, shape.top_k, false, round);
-        EXPECT_EQ(std::memcmp(alone.lower.data(), got.lower.data() + t * shape.hidden,
-                              static_cast<size_t>(shape.hidden) * sizeof(float)),
-                  0);
+        for (int64_t i = 0; i < shape.hidden; ++i) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(alone.lower[static_cast<size_t>(i)]),
+                    std::bit_cast<uint32_t>(got.lower[static_cast<size_t>(t * shape.hidden + i)]))
+              << "column " << t << ", channel " << i;
+        }
       }
     }
   }
