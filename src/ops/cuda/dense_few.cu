@@ -10,8 +10,8 @@
 // Cost: bytes at the card's rate of reading, where decoding (of four bits and less 2.5 instructions a weight and lane)
 // does not bound it; the first slots are fetched while the kernels before end.
 //
-// The cuts follow from rows and inputs alone, and missing columns are zeros: neither the cost nor a column's bits
-// depend on the number of columns.
+// The cuts follow from rows and inputs alone, and missing columns are zeros: a column's bits do not depend on the
+// number of columns.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -20,9 +20,9 @@
 #include <mutex>
 
 #include "ops/cuda/dense_few_ring.cuh"
+#include "ops/cuda/dense_few_sums.cuh"
 #include "ops/cuda/dense_paths.h"
 #include "ops/cuda/follow.cuh"
-#include "ops/cuda/lanes.cuh"
 
 namespace tandem::ops::cuda::dense {
 
@@ -72,96 +72,6 @@ __device__ inline void gather_inputs(const Product& p, int lane, int unit, int u
       F::pack(eight, operands);
       inputs[i * kUnitProducts + 2 * e] = operands[0];
       inputs[i * kUnitProducts + 2 * e + 1] = operands[1];
-    }
-  }
-}
-
-// Columns rounded up to a power of two, as its logarithm: sums in shared memory have so many.
-__host__ __device__ inline int column_bits(int64_t tokens) {
-  return tokens <= 1 ? 0 : tokens <= 2 ? 1 : tokens <= 4 ? 2 : 3;
-}
-
-// Which block of the cluster writes the results of a tile, and the how manieth of its tiles that is. A pair's tiles
-// stay together.
-struct Owner {
-  int rank, place;
-  __device__ Owner(int tile, int split_bits, bool paired) {
-    const int rows = paired ? tile / 2 : tile;
-    rank = rows & ((1 << split_bits) - 1);
-    place = paired ? (rows >> split_bits) * 2 + tile % 2 : rows >> split_bits;
-  }
-};
-
-// Adds the warps' sums of `tiles` tiles, in order of the inputs: into `sums` while passes follow, else on their way to
-// the tiles' owners, [tiles of the owner, splits, 16 rows, columns].
-__device__ inline void add_warps(const Arguments& p, const float4* parts, int first, int tiles, int pass, float4* sums,
-                                 float4* arrived) {
-  const auto cluster = cooperative_groups::this_cluster();
-  const int bits = 2 + column_bits(p.product.tokens);  // of the quadruples of a tile
-  const int warps = p.cut.warps;
-  for (int i = static_cast<int>(threadIdx.x); i < tiles << bits; i += static_cast<int>(blockDim.x)) {
-    const int tile = i >> bits;
-    const int place = i - (tile << bits);
-    const float4* from = parts + (tile * warps << bits) + place;
-    float4* own = sums + (first + tile << bits) + place;
-    float4 sum = pass == 0 ? make_float4(0, 0, 0, 0) : *own;
-    for (int warp = 0; warp < warps; ++warp) {
-      const float4 part = from[warp << bits];
-      sum.x += part.x;
-      sum.y += part.y;
-      sum.z += part.z;
-      sum.w += part.w;
-    }
-    if (pass + 1 < p.cut.passes) {
-      *own = sum;
-    } else {
-      const Owner owner(first + tile, p.cut.split_bits, p.product.paired);
-      const int rank = static_cast<int>(cluster.block_rank());
-      float4* there = cluster.map_shared_rank(arrived, owner.rank);
-      there[((owner.place << p.cut.split_bits) + rank << bits) + place] = sum;
-    }
-  }
-}
-
-// What the halves of the inputs give.
-__device__ inline float2 add_splits(const float* arrived, int splits, int each, float unit) {
-  float lower = 0;
-  float upper = 0;
-  for (int split = 0; split < splits / 2; ++split) {
-    lower += arrived[split * each];
-    upper += arrived[(split + splits / 2) * each];
-  }
-  return make_float2(lower * unit, upper * unit);
-}
-
-// Writes the results of this block's tiles of the cluster's.
-__device__ inline void finish_tiles(const Arguments& p, const Share& share, const float* arrived, float unit) {
-  const Product& product = p.product;
-  const int bits = column_bits(product.tokens);
-  const int each = kTileRows << bits;
-  const int splits = p.cut.splits;
-  const int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
-  const int tiles = product.paired ? share.tiles / 2 : share.tiles;  // of rows
-  const int mine = tiles > rank ? (tiles - rank + splits - 1) >> p.cut.split_bits : 0;
-  for (int i = static_cast<int>(threadIdx.x); i < mine * each; i += static_cast<int>(blockDim.x)) {
-    const int tile = i >> (4 + bits);
-    const int column = i / kTileRows & ((1 << bits) - 1);
-    const int in_tile = i % kTileRows;
-    const int64_t row = share.first_row + ((tile << p.cut.split_bits) + rank) * kTileRows + in_tile;
-    if (row >= product.w.rows || column >= product.tokens) continue;
-    const float* from = arrived + tile * splits * each * (product.paired ? 2 : 1) + (in_tile << bits) + column;
-    const float2 half = add_splits(from, splits, each, unit);
-    const int64_t to = column * product.w.rows + row;
-    if (product.paired) {
-      const float2 up = add_splits(from + splits * each, splits, each, unit);
-      product.y[to] = silu(finish_sum(product.w, row, half.x + half.y)) * finish_sum(product.up, row, up.x + up.y);
-    } else if (product.add_halves) {
-      product.y[to] = finish_sum(product.w, row, half.x) + finish_sum(product.w, row, half.y);
-    } else if (product.upper == nullptr) {
-      product.y[to] = finish_sum(product.w, row, half.x + half.y);
-    } else {
-      product.y[to] = finish_sum(product.w, row, half.x);
-      product.upper[to] = finish_sum(product.w, row, half.y);
     }
   }
 }
@@ -350,7 +260,6 @@ template <WeightFormat kFormat, int kScales, int kBytes>
 void launch_few(const Context& context, Group group) {
   constexpr int kSlotBytes = Ring<kFormat, kScales, kBytes>::kSlotBytes;
   const auto kernel = few_columns<kFormat, kScales, kBytes>;
-  const auto* address = reinterpret_cast<const void*>(kernel);
   const Cut& cut = group.products[0].cut;  // products of a launch differ in their tiles alone
   const auto shared = [&](int tiles) {
     Cut with = cut;
@@ -360,24 +269,23 @@ void launch_few(const Context& context, Group group) {
   constexpr int kMostShared = 99 * 1024;  // every card's blocks can have as much
   int most_tiles = kMostTiles;
   while (most_tiles > 2 && shared(most_tiles) > kMostShared) most_tiles -= 2;
-  TANDEM_CUDA_CHECK(cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared));
-  cudaLaunchAttribute attributes[2] = {{}, following()};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(cut.splits), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(cut.splits));
-  config.blockDim = dim3(static_cast<unsigned>(32 * cut.warps));
-  config.dynamicSmemBytes = static_cast<size_t>(shared(std::min(most_tiles, kUsualTiles)));
-  config.stream = context.stream;
-  config.attrs = attributes;
-  config.numAttrs = 1;
-  share_tiles(group, resident_clusters(address, config), most_tiles);
-  config.numAttrs = 2;
+  allow_shared(kernel, kMostShared);
+  const dim3 cluster(static_cast<unsigned>(cut.splits));
+  const dim3 block(static_cast<unsigned>(32 * cut.warps));
+  cudaLaunchAttribute clusters_of = {};
+  clusters_of.id = cudaLaunchAttributeClusterDimension;
+  clusters_of.val.clusterDim = {cluster.x, 1, 1};
+  cudaLaunchConfig_t one = {};
+  one.gridDim = cluster;
+  one.blockDim = block;
+  one.dynamicSmemBytes = static_cast<size_t>(shared(std::min(most_tiles, kUsualTiles)));
+  one.attrs = &clusters_of;
+  one.numAttrs = 1;
+  share_tiles(group, resident_clusters(reinterpret_cast<const void*>(kernel), one), most_tiles);
   const Arguments& last = group.products[group.count - 1];
   const int clusters = last.first_cluster + ceil_div(last.cut.tiles, last.cut.tiles_each);
-  config.gridDim = dim3(static_cast<unsigned>(clusters * cut.splits));
-  config.dynamicSmemBytes = static_cast<size_t>(shared(cut.tiles_each));
-  TANDEM_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, group));
+  const dim3 grid(static_cast<unsigned>(clusters * cut.splits));
+  launch_following_clusters(context, cluster, kernel, grid, block, static_cast<size_t>(shared(cut.tiles_each)), group);
 }
 
 template <WeightFormat kFormat, int kScales>

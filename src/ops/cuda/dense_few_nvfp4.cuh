@@ -18,8 +18,7 @@ struct BlockSums {
   static constexpr int kSlots = 8 >> kColumnBits;
   float sums[kPhases][4] = {};
 
-  // ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), whichever lanes and phases have them. `column` is the lane's first of
-  // two where a column has one slot.
+  // To [16 rows, columns], each ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), whichever lanes and phases have them.
   __device__ void store(int lane, int, float* to) const {
     const int g = lane / 4;
     const int l = lane % 4;
@@ -71,7 +70,7 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
 
   __device__ static int input(int l, int e, int half) { return 16 * (2 * e + half) + 4 * l; }
 
-  // Scale `block` of the eight in these bytes; they are positive.
+  // Of a block, times 2^120 so that no product loses bits. Scales are positive.
   __device__ static float scale_of_byte(uint32_t bits) { return __uint_as_float(bits << 20) * 0x1p120F; }
 
   template <int kBlock>

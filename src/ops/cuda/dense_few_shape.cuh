@@ -10,9 +10,8 @@ inline constexpr int kUnit = 128;      // inputs
 inline constexpr int kWarpUnits = 2;   // of a warp in one pass
 inline constexpr int kMostWarps = 10;  // of a block
 inline constexpr int kTileRows = 16;
-inline constexpr int kTileSums = kTileRows * kMostFewColumns;
 inline constexpr int kMostTiles = 128;  // of a block
-inline constexpr int kUsualTiles = 20;
+inline constexpr int kUsualTiles = 20;  // for which a card's blocks are counted
 inline constexpr int kUnitProducts = kUnit / 16;
 inline constexpr int kMostProducts = 4;  // of one launch: of the same inputs, format and cut
 
