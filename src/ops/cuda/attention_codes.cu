@@ -243,7 +243,7 @@ __device__ __forceinline__ void finish(const AttentionArgs& args, const Work& wo
   const int warp = threadIdx.x / 32;
   auto* stream_sums = reinterpret_cast<float*>(shared);
   auto* stream_states = reinterpret_cast<float2*>(shared + S::kStates);
-  wait_copies<0>();
+  await_copies<0>();
   __syncthreads();  // nobody reads keys, values or queries any more
 #pragma unroll
   for (int m = 0; m < S::kTiles; ++m) {
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(kStreamThreads, kRowTiles == 1 ? 3 : 2)
       states.start(args, work, shared);
     }
     if (tile >= 0) {
-      wait_copies<1>();
+      await_copies<1>();
       __syncwarp();
       if (values) {
         if (states.scale_weights(first, reader.values(), weights, before)) rescale<S>(before, sums);

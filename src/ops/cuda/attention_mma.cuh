@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/async_copy.cuh"
+
 namespace tandem::ops::cuda {
 
 // A row of a tile in shared memory is a number of 16-byte chunks (a power of two); chunks are exchanged within their
@@ -31,13 +33,6 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
 }
 __device__ __forceinline__ void copy_8(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // From memory to the second-level cache; a multiple of 16 bytes at one.

@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
     // Keys, then values. Not unrolled: the instructions that ask for tiles are many.
 #pragma unroll 1
     for (int t = 0; t < 2 * tiles; ++t) {
-      wait_copies<S::kStages - 2>();
+      await_copies<S::kStages - 2>();
       __syncthreads();
       block.ask();
       const char* tile = block.stage(stage);

@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     softmax.limit[h] = static_cast<int>(work.run.position) + row / args.group;
   }
   for (int page = 0; page * kTile <= work.last; ++page) {
-    wait_copies<0>();
+    await_copies<0>();
     __syncthreads();
     block.ask(page, true);
     if constexpr (S::kCodes) {
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[n][i] *= before[i / 2];
     }
-    wait_copies<S::kCodes ? 1 : 0>();
+    await_copies<S::kCodes ? 1 : 0>();
     __syncthreads();
     if constexpr (S::kCodes) {
       block.decode(shared + S::kRawValues);
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     }
     block.multiply_values(scores, sums);
   }
-  wait_copies<0>();
+  await_copies<0>();
   block.finish(softmax.sum, sums);
 }
 

@@ -4,6 +4,7 @@
 // of one piece fill all banks.
 #pragma once
 
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/state_mma.cuh"
 
 namespace tandem::ops::cuda {
@@ -28,14 +29,6 @@ __device__ inline void copy_tile(__nv_bfloat16* tile, const __nv_bfloat16* from,
   for (int i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += kThreads) {
     copy_sixteen(tile + tile_offset<kWidth>(i / kPieces, i % kPieces), from + 8 * i);
   }
-}
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Until at most kPending groups of this thread's copies are under way.
-template <int kPending>
-__device__ inline void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 struct Quad {

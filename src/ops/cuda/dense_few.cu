@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     for (int ahead = 0; ahead < kRingSlots - 1; ++ahead) {
       if (ahead > 0 && ahead % R::kTileSlots == 0) source.next_tile();
       source.copy(ahead % R::kTileSlots, ring_address + ahead * R::kSlotBytes);
-      end_copies();
+      commit_copies();
     }
     await_previous();  // the first weights are on their way meanwhile
     uint2 inputs[kWarpUnits * kUnitProducts];
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
         const int coming = (slot + kRingSlots - 1) % R::kTileSlots;
         if (coming == 0) source.next_tile();
         source.copy(coming, ring_address + filling);
-        end_copies();
+        commit_copies();
         const uint8_t* filled = ring + reading;
         filling = reading;
         reading = reading == (kRingSlots - 1) * R::kSlotBytes ? 0 : reading + R::kSlotBytes;

@@ -3,6 +3,7 @@
 // bytes; eight lanes have a line.
 #pragma once
 
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dense_few_formats.cuh"
 #include "ops/cuda/dense_few_nvfp4.cuh"
 
@@ -29,13 +30,6 @@ template <int kBytes>
 __device__ inline void copy_few(uint32_t to, const uint8_t* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(bytes)
                : "memory");
-}
-__device__ inline void end_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ inline void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // The unit that a slot's first part belongs to, of those of the warp.

@@ -1,6 +1,7 @@
 // A product of BF16 matrices of our own, for many columns: tiles of 128 columns x 128 rows, 32 inputs at a time in four
 // stages of shared memory, each warp 64 columns x 32 rows on the tensor cores. Bound by mma.sync: on cards with warp
 // group products (H100, H200) about half of what cuBLASLt reaches.
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dense_decode.cuh"
 #include "ops/cuda/dense_mma.cuh"
 #include "ops/cuda/dense_paths.h"
@@ -106,12 +107,12 @@ __global__ void __launch_bounds__(kThreads, 2) bf16_tiles(const __grid_constant_
       copy_lines(to, p.x, p.x_stride, first_column, p.tokens, int64_t{step} * kStep, p.inputs);
       copy_lines(to + kStageBytes / 2, p.w, p.w_stride, first_row, p.rows, int64_t{step} * kStep, p.inputs);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   };
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) fetch(step);
   for (int step = 0; step < steps; ++step) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+    await_copies<kStages - 2>();
     __syncthreads();
     fetch(step + kStages - 1);
     const uint32_t from = base + step % kStages * kStageBytes;
