@@ -39,13 +39,15 @@ __device__ inline float4 load_inputs(const float* from) {  // which an earlier k
   return out;
 }
 
-// The inputs of a warp's units, all columns, as operands of the tensor cores: lane 4 g + l has those of column g, or of
-// slot g % kSlots of column g / kSlots.
+// The inputs of a warp's units, all columns, as operands of the tensor cores: lane 4 g + l has those of column g, or,
+// where columns have slots, of slot g / columns of column g % columns.
 template <typename F>
 __device__ inline void gather_inputs(const Product& p, int lane, int unit, int units,
                                      uint2 (&inputs)[kWarpUnits * kUnitProducts]) {
-  const int column = lane / 4 / F::kSlots;
-  const int slot = lane / 4 % F::kSlots;
+  constexpr int kColumns = 8 / F::kSlots;
+  constexpr int kSlotProducts = kUnitProducts / F::kSlots;
+  const int column = lane / 4 % kColumns;
+  const int slot = lane / 4 / kColumns;
   const int l = lane % 4;
   float4 loaded[kWarpUnits][kUnitProducts] = {};
   if (column < p.tokens) {
@@ -55,7 +57,7 @@ __device__ inline void gather_inputs(const Product& p, int lane, int unit, int u
       if (i >= units) break;
 #pragma unroll
       for (int j = 0; j < kUnitProducts; ++j) {
-        if (j % F::kSlots == slot) loaded[i][j] = load_inputs(x + i * kUnit + F::input(l, j / 2, j % 2));
+        if (j / kSlotProducts == slot) loaded[i][j] = load_inputs(x + i * kUnit + F::input(l, j / 2, j % 2));
       }
     }
   }
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
           read_part<kFormat, kScales, kBytes>(p, lane, filled, slot, part, row, unit, step);
           const int number = slot * 2 + part;  // of the tile's parts
           if constexpr (kFormat == WeightFormat::kNvfp4) {
-            F::template multiply_phases<0>(step, inputs + number * kPartProducts, lane % 4, number == 0, sums_of_tile);
+            F::multiply(step, inputs + number * kPartProducts, lane % 4, number == 0, sums_of_tile);
           } else {
             F::multiply(p, step, inputs + number * kPartProducts, sums_of_tile.units[number / F::kUnitParts]);
           }

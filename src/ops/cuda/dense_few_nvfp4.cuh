@@ -2,52 +2,69 @@
 //
 // A product of the tensor cores has the 16 inputs of one block, so that a block's scale can wait until its sum is
 // there: once a row and column, not once a weight. Of fewer than eight columns each has several of the tensor cores'
-// eight, its slots, one for a block in turn: a column's inputs stand in the slot of their block and are zeros in the
-// others. Sums of blocks stay apart to the end of a tile and are added in one order whatever the columns are.
+// eight, its slots, each for as many consecutive blocks of a unit: a column's inputs stand in the slot of their block
+// and are zeros in the others. The tensor cores' columns are [slots, columns], so that what a lane has of a row needs
+// consecutive scales, as few as there are columns (two of one column).
+//
+// Sums of pairs of blocks stay apart to the end of a tile and are added in one order whatever the columns are; a pair
+// is always in one lane.
 #pragma once
 
 #include "ops/cuda/dense_few_formats.cuh"
 
 namespace tandem::ops::cuda::dense {
 
-// Sums over a unit's blocks, separate for each of the eight, of 1 << kColumnBits columns: block
-// phase * kSlots + slot of `sums[phase]`.
+// Sums over a unit's blocks in pairs, of 1 << kColumnBits columns. Block slot * kPhases + phase is in `slot`.
 template <int kColumnBits>
 struct BlockSums {
   static constexpr int kPhases = 1 << kColumnBits;
   static constexpr int kSlots = 8 >> kColumnBits;
-  float sums[kPhases][4] = {};
+  static constexpr int kPairs = kPhases > 1 ? kPhases / 2 : 1;  // of a lane
+  // Of a pair: rows g and g + 8 (one column), or rows g, g, g + 8, g + 8 and columns 2 l, 2 l + 1 modulo the columns.
+  static constexpr int kEach = kColumnBits == 0 ? 2 : 4;
+  float sums[kPairs][kEach];
 
-  // To [16 rows, columns], each ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), whichever lanes and phases have them.
+  // To [16 rows, columns], each (0 + 1) + (2 + 3) of its pairs, whichever lanes have them. Lanes that add the same sums
+  // share the rows between them, then the columns.
   __device__ void store(int lane, int, float* to) const {
     const int g = lane / 4;
     const int l = lane % 4;
-    if constexpr (kSlots == 1) {
-      float total[4];
+    float total[kEach];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        total[i] = ((sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i])) +
-                   ((sums[4][i] + sums[5][i]) + (sums[6][i] + sums[7][i]));
-      }
-      *reinterpret_cast<float2*>(to + g * 8 + 2 * l) = make_float2(total[0], total[1]);
-      *reinterpret_cast<float2*>(to + (g + 8) * 8 + 2 * l) = make_float2(total[2], total[3]);
-    } else {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        float pairs[kPhases];
-#pragma unroll
-        for (int i = 0; i < kPhases; ++i) {
-          pairs[i] = sums[i][2 * row] + sums[i][2 * row + 1];
-          if constexpr (kSlots >= 4) pairs[i] += __shfl_xor_sync(0xffffffffU, pairs[i], 1);
-          if constexpr (kSlots == 8) pairs[i] += __shfl_xor_sync(0xffffffffU, pairs[i], 2);
-        }
-        float total = pairs[0];
-        if constexpr (kPhases == 2) total = pairs[0] + pairs[1];
-        if constexpr (kPhases == 4) total = (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]);
-        constexpr int kColumnLanes = kSlots / 2;
-        if (l % kColumnLanes == 0) to[(g + 8 * row << kColumnBits) + l / kColumnLanes] = total;
+    for (int i = 0; i < kEach; ++i) {
+      if constexpr (kPairs == 4) {
+        total[i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
+      } else if constexpr (kPairs == 2) {
+        total[i] = sums[0][i] + sums[1][i];
+      } else {
+        total[i] = sums[0][i];
       }
     }
+    if constexpr (kColumnBits == 3) {
+      *reinterpret_cast<float2*>(to + g * 8 + 2 * l) = make_float2(total[0], total[1]);
+      *reinterpret_cast<float2*>(to + (g + 8) * 8 + 2 * l) = make_float2(total[2], total[3]);
+    } else if constexpr (kColumnBits == 2) {
+      const bool high = l >= 2;
+      const float first = keep_half(total[0], total[2], high, 2);
+      const float second = keep_half(total[1], total[3], high, 2);
+      *reinterpret_cast<float2*>(to + (g + 8 * (l / 2)) * 4 + 2 * (l % 2)) = make_float2(first, second);
+    } else if constexpr (kColumnBits == 1) {
+      const bool high = l % 2 != 0;
+      const float first = keep_half(total[0], total[2], high, 1);
+      const float second = keep_half(total[1], total[3], high, 1);
+      to[(g + 8 * (l % 2)) * 2 + l / 2] = keep_half(first, second, l >= 2, 2);
+    } else {
+      const float sum = keep_half(total[0], total[1], l % 2 != 0, 1);
+      const float all = sum + __shfl_xor_sync(0xffffffffU, sum, 2);
+      if (l < 2) to[g + 8 * l] = all;
+    }
+  }
+
+ private:
+  // Of this lane and of the one `distance` away: the sum of both's `low`, or in the other lane of both's `high`.
+  __device__ static float keep_half(float low, float high, bool keep_high, int distance) {
+    const float other = __shfl_xor_sync(0xffffffffU, keep_high ? low : high, distance);
+    return (keep_high ? high : low) + other;
   }
 };
 
@@ -59,7 +76,8 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
   static constexpr int kEntries = 4;
   static constexpr int kSlots = 8 >> kColumnBits;
   static constexpr int kPhases = 1 << kColumnBits;
-  // Codes are code * 2^-126, scales scale * 2^-120, and inputs carry 2^64 so that sums keep clear of both ends.
+  static constexpr int kLaneScales = kColumnBits == 0 ? 2 : kPhases;
+  // Codes are code * 2^-126 and inputs carry 2^64, so that sums keep clear of both ends.
   static constexpr float kFactor = 0x1p64F;
   static constexpr float kUnit = 0x1p62F;
   using Sums = BlockSums<kColumnBits>;
@@ -70,8 +88,32 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
 
   __device__ static int input(int l, int e, int half) { return 16 * (2 * e + half) + 4 * l; }
 
-  // Of a block, times 2^120 so that no product loses bits. Scales are positive.
-  __device__ static float scale_of_byte(uint32_t bits) { return __uint_as_float(bits << 20) * 0x1p120F; }
+  // Two E4M3 scales.
+  __device__ static float2 two_scales(uint16_t bytes) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bytes));
+    return __half22float2(*reinterpret_cast<const __half2*>(&halves));
+  }
+  // Those that a lane needs of a row.
+  __device__ static void load_scales(const uint8_t* row, int l, float (&out)[kLaneScales]) {
+    const uint8_t* from = row + (kColumnBits == 0 ? 2 * l : kLaneScales * (l * kSlots / 4));
+    uint32_t words[(kLaneScales + 3) / 4];
+    if constexpr (kLaneScales == 2) {
+      words[0] = *reinterpret_cast<const uint16_t*>(from);
+    } else if constexpr (kLaneScales == 4) {
+      words[0] = *reinterpret_cast<const uint32_t*>(from);
+    } else {
+      const uint2 both = *reinterpret_cast<const uint2*>(from);
+      words[0] = both.x;
+      words[1] = both.y;
+    }
+#pragma unroll
+    for (int i = 0; i < kLaneScales / 2; ++i) {
+      const float2 two = two_scales(static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
+      out[2 * i] = two.x;
+      out[2 * i + 1] = two.y;
+    }
+  }
 
   template <int kBlock>
   __device__ static void multiply_block(const uint4 (&codes)[2], const uint2& b, float (&sum)[4]) {
@@ -91,36 +133,37 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
   template <int kPhase, int kSlot>
   __device__ static void multiply_slots(const uint4 (&codes)[2], const uint2* b, float (&sum)[4]) {
     if constexpr (kSlot < kSlots) {
-      constexpr int kBlock = kPhase * kSlots + kSlot;
+      constexpr int kBlock = kSlot * kPhases + kPhase;
       multiply_block<kBlock>(codes, b[kBlock], sum);
       multiply_slots<kPhase, kSlot + 1>(codes, b, sum);
     }
   }
 
   template <int kPhase>
-  __device__ static void multiply_phases(const Step& w, const uint2* b, int l, bool first, Sums& to) {
+  __device__ static void multiply_phase(const Step& w, const uint2* b, const float (&scales)[2][kLaneScales],
+                                        bool first, Sums& to) {
     if constexpr (kPhase < kPhases) {
       float sum[4] = {};
       multiply_slots<kPhase, 0>(w.codes, b, sum);
+      auto& pair = to.sums[kPhase / 2];
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const uint8_t* scales = w.scales + 64 * row + kPhase * kSlots;
-        float scale[2];
-        if constexpr (kSlots == 1) {
-          scale[0] = scale[1] = scale_of_byte(*scales);
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kColumnBits == 0) {
+          float& all = pair[i / 2];
+          all = first && i % 2 == 0 ? sum[i] * scales[i / 2][0] : fmaf(sum[i], scales[i / 2][i % 2], all);
         } else {
-          const uint32_t two = *reinterpret_cast<const uint16_t*>(scales + 2 * l % kSlots);
-          scale[0] = scale_of_byte(two & 0xff);
-          scale[1] = scale_of_byte(two >> 8);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& all = to.sums[kPhase][2 * row + i];
-          all = first ? sum[2 * row + i] * scale[i] : fmaf(sum[2 * row + i], scale[i], all);
+          const float scale = scales[i / 2][kPhase];
+          pair[i] = first && kPhase % 2 == 0 ? sum[i] * scale : fmaf(sum[i], scale, pair[i]);
         }
       }
-      multiply_phases<kPhase + 1>(w, b, l, first, to);
+      multiply_phase<kPhase + 1>(w, b, scales, first, to);
     }
+  }
+  __device__ static void multiply(const Step& w, const uint2* b, int l, bool first, Sums& to) {
+    float scales[2][kLaneScales];
+    load_scales(w.scales, l, scales[0]);
+    load_scales(w.scales + 64, l, scales[1]);
+    multiply_phase<0>(w, b, scales, first, to);
   }
 };
 

@@ -103,7 +103,7 @@ class Bench {
     std::string line = fmt::format("{:8} {:6}x{:<6}{:6.1f} MB, read {:4.0f} GB/s", f.name, s.rows, s.inputs,
                                    static_cast<double>(bytes) / 1e6, read);
     const int64_t count = copies(f, s);
-    for (const int64_t columns : {1, 4, 8}) {
+    for (const int64_t columns : {1, 2, 4, 8}) {
       const LaunchTime time = measure_launches(card_.context(), 20, 3, [&](int i) {
         linear(card_.context(), x_.as<float>(), columns, weight(f, s, i % count), false, y_.as<float>());
       });
