@@ -28,8 +28,6 @@ namespace tandem::ops::cuda::dense {
 
 namespace {
 
-constexpr int kPartsBytes = 12 * 1024;  // of warps' sums between two meetings of a block's warps
-
 __device__ inline float4 load_inputs(const float* from) {  // which an earlier kernel wrote
   float4 out;
   asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];"
@@ -116,15 +114,14 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
   const int lane = lane_number();
   const Share share = share_of(p, cluster_index);
   const auto cluster = cooperative_groups::this_cluster();
-  cluster.barrier_arrive();  // all blocks of the cluster are there before one writes to another
   extern __shared__ __align__(128) uint8_t shared[];
   uint8_t* ring = shared + warp * (kRingSlots * R::kSlotBytes);
   const int bits = column_bits(p.product.tokens);
   uint8_t* behind = shared + warps * (kRingSlots * R::kSlotBytes);
-  auto* parts = reinterpret_cast<float*>(behind);  // [batch, warps, 16, columns]
-  auto* arrived = reinterpret_cast<float4*>(behind + kPartsBytes);
-  float4* sums = arrived + (arrived_tiles(p.cut) * kTileRows / 4 << bits);
-  const int batch = kPartsBytes / static_cast<int>(sizeof(float)) / (warps * kTileRows << bits);
+  auto* arrived = reinterpret_cast<float4*>(behind + Meeting::bytes(warps));
+  Meeting meeting(p, share, warp, lane, behind, arrived, arrived + (arrived_tiles(p.cut) * kTileRows / 4 << bits));
+  if (threadIdx.x == 0) meeting.prepare();
+  cluster.barrier_arrive();  // all blocks of the cluster are there before one writes to another
   const auto ring_address = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
 
   for (int pass = 0; pass < p.cut.passes; ++pass) {
@@ -141,9 +138,10 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     uint2 inputs[kWarpUnits * kUnitProducts];
     gather_inputs<F>(p.product, lane, unit, units, inputs);
 
+    if (pass == 0) cluster.barrier_wait();
+    meeting.begin_pass(pass);
     int filling = (kRingSlots - 1) * R::kSlotBytes;
     int reading = 0;
-    int met = 0;  // tiles whose sums were added
 #pragma unroll 1
     for (int tile = 0; tile < share.tiles; ++tile) {
       typename F::Sums sums_of_tile;
@@ -174,14 +172,8 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
           }
         }
       }
-      sums_of_tile.store(lane, bits, parts + (((tile - met) * warps + warp) * kTileRows << bits));
-      if (tile + 1 - met == batch || tile + 1 == share.tiles) {
-        if (met == 0 && pass + 1 == p.cut.passes) cluster.barrier_wait();
-        __syncthreads();
-        add_warps(p, reinterpret_cast<const float4*>(parts), met, tile + 1 - met, pass, sums, arrived);
-        __syncthreads();
-        met = tile + 1;
-      }
+      sums_of_tile.store(lane, bits, meeting.place_of(tile));
+      meeting.leave(tile);
     }
   }
   cluster.sync();
@@ -254,8 +246,19 @@ int resident_clusters(const void* kernel, const cudaLaunchConfig_t& config) {
 
 int shared_bytes(const Cut& cut, int slot_bytes, int64_t tokens) {
   const int tiles = arrived_tiles(cut) + (cut.passes > 1 ? cut.tiles_each : 0);
-  return cut.warps * kRingSlots * slot_bytes + kPartsBytes +
+  return cut.warps * kRingSlots * slot_bytes + Meeting::bytes(cut.warps) +
          (tiles * kTileRows * static_cast<int>(sizeof(float)) << column_bits(tokens));
+}
+
+// So that two blocks fit on a multiprocessor, where more than one does.
+int most_shared_of_block() {
+  constexpr int kEveryCards = 99 * 1024;
+  constexpr int kReserved = 1024;  // of each block
+  int device = 0;
+  int bytes = 0;
+  TANDEM_CUDA_CHECK(cudaGetDevice(&device));
+  TANDEM_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  return std::max(kEveryCards, bytes / 2 - kReserved);
 }
 
 template <WeightFormat kFormat, int kScales, int kBytes>
@@ -268,10 +271,10 @@ void launch_few(const Context& context, Group group) {
     with.tiles_each = tiles;
     return shared_bytes(with, kSlotBytes, group.products[0].product.tokens);
   };
-  constexpr int kMostShared = 99 * 1024;  // every card's blocks can have as much
+  const int most_shared = most_shared_of_block();
   int most_tiles = kMostTiles;
-  while (most_tiles > 2 && shared(most_tiles) > kMostShared) most_tiles -= 2;
-  allow_shared(kernel, kMostShared);
+  while (most_tiles > 2 && shared(most_tiles) > most_shared) most_tiles -= 2;
+  allow_shared(kernel, most_shared);
   const dim3 cluster(static_cast<unsigned>(cut.splits));
   const dim3 block(static_cast<unsigned>(32 * cut.warps));
   cudaLaunchAttribute clusters_of = {};

@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kThreads) decode_nvfp4(Slice slice) {
   const int64_t blocks = slice.w.inputs / 16;
   if (i >= slice.rows * blocks) return;
   const int64_t from = slice.first_row * blocks + i;
-  const uint32_t scales = nvfp4_scales(static_cast<const uint8_t*>(slice.w.scales)[from]);
-  const uint32_t scale = __byte_perm(scales, 0, 0x1010);
-  const auto scaled = [&](uint32_t pair) { return multiply_pairs(multiply_pairs(pair, scale), power_pair(7)); };
+  const float scale = e4m3_to_float(static_cast<const uint8_t*>(slice.w.scales)[from]);
+  const uint32_t scales = pack_bf16(scale, scale);
+  const auto scaled = [&](uint32_t pair) { return multiply_pairs(multiply_pairs(pair, power_pair(126)), scales); };
   auto* out = reinterpret_cast<uint4*>(slice.out) + 2 * i;
   if (slice.w.lane_order) {
     const auto block = static_cast<int>(from % 8);

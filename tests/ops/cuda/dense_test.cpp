@@ -223,6 +223,26 @@ TEST_P(CudaDense, FewColumnsOnTheTensorCores) {
   }
 }
 
+// Scales of NVFP4 have a sign, though published ones are positive.
+TEST_P(CudaDense, ScalesOfNvfp4MayBeNegative) {
+  if (GetParam() != WeightFormat::kNvfp4) GTEST_SKIP() << "another format";
+  const int64_t rows = 50, inputs = 640;
+  QuantisedMatrix m = make_for_few(rows, inputs);
+  for (size_t block = 0; block < m.scales.size(); ++block) {
+    if (random_.between(0, 1) == 0) continue;
+    m.scales[block] |= std::byte{0x80};
+    for (size_t i = 16 * block; i < 16 * block + 16; ++i) m.decoded[i] = -m.decoded[i];
+  }
+  const CardWeight w(card(), m.weight, m.data, m.scales);
+  for (const Way way : {Way::kFew, Way::kExact, Way::kTiles}) {
+    for (const int64_t tokens : {1, 2, 4, 8}) {
+      const std::vector<float> x = random_.normal(tokens * inputs);
+      expect_sums(run(way, w, x, tokens, false, true).y, m, x, tokens, 0, inputs, true,
+                  tolerance_of(way, inputs, tokens), fmt::format("way {}", static_cast<int>(way)));
+    }
+  }
+}
+
 // More rows than one wave of blocks has, and more inputs than a block's warps hold at once.
 TEST_P(CudaDense, LongAndTallMatricesOfFewColumns) {
   if (!few_takes()) GTEST_SKIP() << "this format takes the exact way";
