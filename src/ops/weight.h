@@ -33,7 +33,8 @@ struct Weight {
   int64_t group = 0;  // integers: inputs to a scale, a multiple of 16 that divides the inputs
   float scale = 1.0F;
   bool divides = false;
-  bool lane_order = false;  // NVFP4 on a card: codes are as in numeric/nvfp4_lanes.h
+  // Codes of NVFP4 and of integers of 3 and 4 bits on a card: as in numeric/nvfp4_lanes.h and numeric/int_lanes.h.
+  bool lane_order = false;
 };
 
 }  // namespace tandem::ops

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/units.h"
+#include "numeric/int_lanes.h"
 #include "numeric/nvfp4_lanes.h"
 #include "ops/weight_bytes.h"
 
@@ -139,6 +140,21 @@ const std::byte* ParityOps::kept(const void* data, int64_t bytes) {
   return copy.data();
 }
 
+namespace {
+
+// Units in lanes' order, in place.
+template <int kWords>
+void order_by_inputs(uint32_t* words, int64_t units, void (*from_lane_order)(const uint32_t*, uint32_t*)) {
+  for (int64_t i = 0; i < units; ++i) {
+    std::array<uint32_t, kWords> unit;
+    std::copy_n(words, unit.size(), unit.begin());
+    from_lane_order(unit.data(), words);
+    words += unit.size();
+  }
+}
+
+}  // namespace
+
 Weight ParityOps::kept_weight(const Weight& w) {
   Weight host = w;
   const bool fresh = !kept_.contains(w.data);
@@ -147,11 +163,13 @@ Weight ParityOps::kept_weight(const Weight& w) {
   host.lane_order = false;
   if (w.lane_order && fresh) {
     auto* words = reinterpret_cast<uint32_t*>(kept_.at(w.data).data());
-    for (int64_t i = 0; i < w.rows * w.inputs / numeric::kLaneUnitInputs; ++i) {
-      std::array<uint32_t, numeric::kLaneUnitWords> unit;
-      std::copy_n(words, unit.size(), unit.begin());
-      numeric::from_lane_order(unit.data(), words);
-      words += unit.size();
+    const int64_t units = w.rows * w.inputs / numeric::kLaneUnitInputs;
+    if (w.format == ops::WeightFormat::kInt4) {
+      order_by_inputs<numeric::kIntLaneWords<4>>(words, units, numeric::int_from_lane_order<4>);
+    } else if (w.format == ops::WeightFormat::kInt3) {
+      order_by_inputs<numeric::kIntLaneWords<3>>(words, units, numeric::int_from_lane_order<3>);
+    } else {
+      order_by_inputs<numeric::kLaneUnitWords>(words, units, numeric::from_lane_order);
     }
   }
   return host;

@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "numeric/int_lanes.h"
 #include "numeric/nvfp4_lanes.h"
 #include "ops/weight.h"
 
@@ -110,6 +111,8 @@ __device__ inline float decode_one(const Weight& w, int64_t row, int64_t input) 
     uint32_t code;
     if constexpr (kBits == 8) {
       code = codes[inside];
+    } else if (w.lane_order) {
+      code = numeric::int_lane_code<kBits>(reinterpret_cast<const uint32_t*>(codes), inside);
     } else if constexpr (kBits == 4) {
       code = reinterpret_cast<const uint32_t*>(codes)[inside % 16] >> (inside / 16 * 4) & 15;
     } else {
@@ -169,6 +172,11 @@ __device__ inline void decode_four(const Weight& w, int64_t row, int64_t input, 
       const uint32_t four = *reinterpret_cast<const uint32_t*>(codes + inside);
 #pragma unroll
       for (int i = 0; i < 4; ++i) code[i] = four >> (8 * i) & 0xff;
+    } else if (w.lane_order) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        code[i] = numeric::int_lane_code<kBits>(reinterpret_cast<const uint32_t*>(codes), inside + i);
+      }
     } else if constexpr (kBits == 4) {
       const uint4 four = *reinterpret_cast<const uint4*>(codes + 4 * lane);
       code[0] = four.x >> shift & 15, code[1] = four.y >> shift & 15;

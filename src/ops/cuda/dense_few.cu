@@ -66,8 +66,7 @@ __device__ inline void gather_inputs(const Product& p, int lane, int unit, int u
       const float4& a = loaded[i][2 * e];
       const float4& b = loaded[i][2 * e + 1];
       float eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-      for (float& value : eight) value *= F::kFactor;
+      F::scale(eight, e);
       uint2 operands[2];
       F::pack(eight, operands);
       inputs[i * kUnitProducts + 2 * e] = operands[0];
@@ -99,18 +98,32 @@ __host__ __device__ inline int arrived_tiles(const Cut& cut) {
   return (most + 1) / 2 * 2 * cut.splits;
 }
 
+// Asks for the first slots of a warp.
+template <WeightFormat kFormat, int kScales, int kBytes>
+__device__ inline void copy_ahead(const Arguments& p, const Share& share, int lane, int unit, int units,
+                                  uint32_t ring_address) {
+  using R = Ring<kFormat, kScales, kBytes>;
+  static_assert(kRingSlots == 3);
+  Source<kFormat, kScales, kBytes> source(p, share, lane, unit, units);
+  source.copy(0, ring_address);
+  commit_copies();
+  if constexpr (R::kTileSlots == 1) source.go_to(1);
+  source.copy(1 % R::kTileSlots, ring_address + R::kSlotBytes);
+  commit_copies();
+}
+
 template <WeightFormat kFormat, int kScales, int kBytes>
 __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_constant__ Group group) {
   using R = Ring<kFormat, kScales, kBytes>;
   using F = typename R::F;
-  constexpr int kPartProducts = kUnitProducts / F::kUnitParts;
   let_next_start();
   const int cluster_index = static_cast<int>(blockIdx.x) / group.products[0].cut.splits;
   int which = 0;
   while (which + 1 < group.count && cluster_index >= group.products[which + 1].first_cluster) ++which;
   const Arguments& p = group.products[which];
   const int warps = p.cut.warps;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp =
+      __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);  // known to be the same in all lanes
   const int lane = lane_number();
   const Share share = share_of(p, cluster_index);
   const auto cluster = cooperative_groups::this_cluster();
@@ -118,8 +131,9 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
   uint8_t* ring = shared + warp * (kRingSlots * R::kSlotBytes);
   const int bits = column_bits(p.product.tokens);
   uint8_t* behind = shared + warps * (kRingSlots * R::kSlotBytes);
-  auto* arrived = reinterpret_cast<float4*>(behind + Meeting::bytes(warps));
-  Meeting meeting(p, share, warp, lane, behind, arrived, arrived + (arrived_tiles(p.cut) * kTileRows / 4 << bits));
+  auto* arrived = reinterpret_cast<float4*>(behind + meeting_bytes(warps));
+  Meeting<kFormat == WeightFormat::kNvfp4 ? kScales : -1> meeting(
+      p, share, warp, lane, behind, arrived, arrived + (arrived_tiles(p.cut) * kTileRows / 4 << bits));
   if (threadIdx.x == 0) meeting.prepare();
   cluster.barrier_arrive();  // all blocks of the cluster are there before one writes to another
   const auto ring_address = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
@@ -127,20 +141,16 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
   for (int pass = 0; pass < p.cut.passes; ++pass) {
     const int unit = share.first_unit + (pass * warps + warp) * kWarpUnits;
     const int units = share.end_unit - unit;  // this warp has the first two of these
-    Source<kFormat, kScales, kBytes> source(p, share, lane, unit, units);
-#pragma unroll
-    for (int ahead = 0; ahead < kRingSlots - 1; ++ahead) {
-      if (ahead > 0 && ahead % R::kTileSlots == 0) source.next_tile();
-      source.copy(ahead % R::kTileSlots, ring_address + ahead * R::kSlotBytes);
-      commit_copies();
-    }
+    copy_ahead<kFormat, kScales, kBytes>(p, share, lane, unit, units, ring_address);
     await_previous();  // the first weights are on their way meanwhile
     uint2 inputs[kWarpUnits * kUnitProducts];
     gather_inputs<F>(p.product, lane, unit, units, inputs);
-
+    typename F::Offsets offsets;
+    F::prepare(inputs, offsets);
+    Source<kFormat, kScales, kBytes> source(p, share, lane_number(), unit, units);
+    if constexpr (R::kTileSlots == 1) source.go_to(1);
     if (pass == 0) cluster.barrier_wait();
     meeting.begin_pass(pass);
-    int filling = (kRingSlots - 1) * R::kSlotBytes;
     int reading = 0;
 #pragma unroll 1
     for (int tile = 0; tile < share.tiles; ++tile) {
@@ -150,11 +160,10 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
         await_copies<kRingSlots - 2>();
         __syncwarp();  // all lanes' copies are there, and all have read the slot that is filled now
         const int coming = (slot + kRingSlots - 1) % R::kTileSlots;
-        if (coming == 0) source.next_tile();
-        source.copy(coming, ring_address + filling);
+        if (coming == 0) source.go_to(tile + (slot + kRingSlots - 1) / R::kTileSlots);
+        source.copy(coming, ring_address + (reading == 0 ? (kRingSlots - 1) * R::kSlotBytes : reading - R::kSlotBytes));
         commit_copies();
         const uint8_t* filled = ring + reading;
-        filling = reading;
         reading = reading == (kRingSlots - 1) * R::kSlotBytes ? 0 : reading + R::kSlotBytes;
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
@@ -164,12 +173,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
             row = share.first_row + tile / (p.product.paired ? 2 : 1) * kTileRows;
           }
           read_part<kFormat, kScales, kBytes>(p, lane, filled, slot, part, row, unit, step);
-          const int number = slot * 2 + part;  // of the tile's parts
-          if constexpr (kFormat == WeightFormat::kNvfp4) {
-            F::multiply(step, inputs + number * kPartProducts, lane % 4, number == 0, sums_of_tile);
-          } else {
-            F::multiply(p, step, inputs + number * kPartProducts, sums_of_tile.units[number / F::kUnitParts]);
-          }
+          multiply_part<kFormat, kScales, kBytes>(p, lane, slot * 2 + part, step, inputs, offsets, sums_of_tile);
         }
       }
       sums_of_tile.store(lane, bits, meeting.place_of(tile));
@@ -246,7 +250,7 @@ int resident_clusters(const void* kernel, const cudaLaunchConfig_t& config) {
 
 int shared_bytes(const Cut& cut, int slot_bytes, int64_t tokens) {
   const int tiles = arrived_tiles(cut) + (cut.passes > 1 ? cut.tiles_each : 0);
-  return cut.warps * kRingSlots * slot_bytes + Meeting::bytes(cut.warps) +
+  return cut.warps * kRingSlots * slot_bytes + meeting_bytes(cut.warps) +
          (tiles * kTileRows * static_cast<int>(sizeof(float)) << column_bits(tokens));
 }
 
@@ -407,7 +411,7 @@ bool few_columns_serve(const Product& p) {
       return aligned_to(w.scales, 4);
     case WeightFormat::kInt3:
     case WeightFormat::kInt4:
-      return aligned_to(w.scales, 4) && group_serves(w.group, 32);
+      return w.lane_order && aligned_to(w.scales, 4) && group_serves(w.group, 32);
     case WeightFormat::kInt8:
       return aligned_to(w.scales, 4) && group_serves(w.group, 64);
     default:

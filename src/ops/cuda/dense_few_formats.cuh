@@ -58,8 +58,10 @@ __device__ inline float scale_of(uint32_t bits, ScaleType type) {
 
 // Of each format: how many parts a unit has; the bytes of a row and the scales of a row in a slot (`kEntries` words of
 // four bytes; NVFP4 has its own); how a part is multiplied with inputs as operands `b` of the tensor cores; and which
-// inputs those are: `input` is the first of four of a unit that lane l needs for product 2 e + half, and `pack` makes
-// the operands of products 2 e and 2 e + 1 of the four and four. kScales: scales of groups in a unit; kBytes: of one.
+// inputs those are: `input` is the first of four of a unit that lane l needs for product 2 e + half, `scale` gives them
+// the factors that they have in the products and `pack` makes the operands of products 2 e and 2 e + 1 of the four and
+// four. `Offsets` is what else of the inputs the products need, made of all operands of a warp by `prepare`. kScales:
+// scales of groups in a unit; kBytes: of one.
 template <WeightFormat kFormat, int kScales, int kBytes>
 struct Format;
 
@@ -67,10 +69,17 @@ struct Format;
 // its slots. Formats that want no more than a slot a column have one whatever the columns.
 struct OneSlot {
   static constexpr int kSlots = 1;
-  static constexpr float kFactor = 1.0F;  // of inputs
-  static constexpr float kUnit = 1.0F;    // of sums
+  static constexpr float kUnit = 1.0F;  // of sums
   using Sums = UnitSums;
+  struct Offsets {};
+  __device__ static void scale(float (&)[8], int) {}
+  __device__ static void prepare(const uint2*, Offsets&) {}
 };
+template <typename F>
+__device__ inline void scale_all(float (&x)[8]) {
+#pragma unroll
+  for (float& value : x) value *= F::kFactor;
+}
 
 // Four inputs as the operands b0 and b1, in their order, or the even ones and the odd ones.
 struct InOrder : OneSlot {
@@ -93,7 +102,8 @@ struct Format<WeightFormat::kBF16, 0, kBytes> : InOrder {
   static constexpr int kEntries = 0;
   using Step = Part<0>;
   __device__ static int input(int l, int e, int half) { return 8 * (4 * e + l) + 4 * half; }
-  __device__ static void multiply(const Arguments&, const Step& w, const uint2* b, float (&sum)[4]) {
+  __device__ static void multiply(const Arguments&, const Step& w, const uint2* b, const Offsets&, int,
+                                  float (&sum)[4]) {
     mma(sum, w.codes[0].x, w.codes[1].x, w.codes[0].y, w.codes[1].y, b[0].x, b[0].y);
     mma(sum, w.codes[0].z, w.codes[1].z, w.codes[0].w, w.codes[1].w, b[1].x, b[1].y);
   }
@@ -120,9 +130,15 @@ __device__ inline void multiply_bytes(const uint4 (&codes)[2], const uint2* b, f
 }
 struct DecodeE4m3 {
   __device__ void operator()(uint32_t word, uint32_t& even, uint32_t& odd) const {
-    even = e4m3_pair(word << 8);
-    odd = e4m3_pair(word);
+    even = e4m3_small_pair_below(word);
+    odd = e4m3_small_pair(word);
   }
+};
+// Codes are code * 2^-120 and inputs carry 2^64, so that sums keep clear of both ends.
+struct SmallBytes : Bytes {
+  static constexpr float kFactor = 0x1p64F;
+  static constexpr float kUnit = kE4m3SmallUnit / kFactor;
+  __device__ static void scale(float (&x)[8], int) { scale_all<SmallBytes>(x); }
 };
 struct DecodeInt8 {
   __device__ void operator()(uint32_t word, uint32_t& even, uint32_t& odd) const {
@@ -132,22 +148,26 @@ struct DecodeInt8 {
 };
 
 template <int kBytes>
-struct Format<WeightFormat::kFp8Row, 0, kBytes> : Bytes {
+struct Format<WeightFormat::kFp8Row, 0, kBytes> : SmallBytes {
+  using Offsets = SmallBytes::Offsets;
   static constexpr int kEntries = 0;
   using Step = Part<0>;
-  __device__ static void multiply(const Arguments&, const Step& w, const uint2* b, float (&sum)[4]) {
+  __device__ static void multiply(const Arguments&, const Step& w, const uint2* b, const Offsets&, int,
+                                  float (&sum)[4]) {
     multiply_bytes(w.codes, b, sum, DecodeE4m3());
   }
 };
 
 // One scale to all rows of a tile and the inputs of a unit.
 template <int kBytes>
-struct Format<WeightFormat::kFp8Block, 1, kBytes> : Bytes {
+struct Format<WeightFormat::kFp8Block, 1, kBytes> : SmallBytes {
+  using Offsets = SmallBytes::Offsets;
   static constexpr int kEntries = 1;
   static constexpr int kPartEntries = 0;  // a slot's parts have the same
   using Step = Part<1>;
   __device__ static int group_of(const Arguments&, int unit, int) { return unit; }
-  __device__ static void multiply(const Arguments& p, const Step& w, const uint2* b, float (&sum)[4]) {
+  __device__ static void multiply(const Arguments& p, const Step& w, const uint2* b, const Offsets&, int,
+                                  float (&sum)[4]) {
     float part[4] = {};
     multiply_bytes(w.codes, b, part, DecodeE4m3());
     const float scale = scale_of<kBytes>(w.scales[0][0], p.product.w.scale_type);
@@ -164,7 +184,8 @@ struct Format<WeightFormat::kInt8, 1, kBytes> : Bytes {
   __device__ static int group_of(const Arguments& p, int unit, int entry) {
     return (2 * unit + entry) >> p.group_shift;
   }
-  __device__ static void multiply(const Arguments& p, const Step& w, const uint2* b, float (&sum)[4]) {
+  __device__ static void multiply(const Arguments& p, const Step& w, const uint2* b, const Offsets&, int,
+                                  float (&sum)[4]) {
     float part[4] = {};
     multiply_bytes(w.codes, b, part, DecodeInt8());
     const ScaleType type = p.product.w.scale_type;
@@ -172,40 +193,94 @@ struct Format<WeightFormat::kInt8, 1, kBytes> : Bytes {
   }
 };
 
-// Codes of 3 and 4 bits: product j of a unit takes its inputs 16 j to 16 j + 15, so that groups end with products. A
-// lane has four words of a unit (numeric/int_group.h); `Pairs` gives code j of the first two, or of the last two.
-template <typename Pairs, int kScales, int kBytes>
-struct Words : InOrder {
+// Codes of 3 and 4 bits in lanes' order (numeric/int_lanes.h): product j of a unit takes its inputs 16 j to 16 j + 15,
+// so that groups end with products. What is multiplied is 2 v + 1 of each code v; of a whole unit the sum of the
+// inputs, which that is too much, is taken off before, else one is subtracted from each.
+template <int kBits, int kScales, int kBytes>
+struct LaneInts : InOrder {
   static constexpr int kUnitParts = 1;
-  static constexpr int kRowBytes = 32 * Pairs::kBits;
+  static constexpr int kRowBytes = 32 * kBits;
   static constexpr int kEntries = 2 * kScales;
   static constexpr int kPartEntries = kScales;
+  // Inputs carry 2^(70 - place), so that all products are 2^-64 (2 v + 1) x.
+  static constexpr float kUnit = 0x1p63F;
+  static constexpr bool kOffset = kScales == 1;
   using Step = Part<kScales>;
+  struct Offsets {
+    float units[kOffset ? kWarpUnits : 1][4];
+  };
+
   __device__ static int input(int l, int e, int half) { return 16 * (2 * e + half) + 4 * l; }
   __device__ static int group_of(const Arguments& p, int unit, int entry) {
     return (unit * kScales + entry) >> p.group_shift;
   }
-  __device__ static void multiply(const Arguments& p, const Step& w, const uint2* b, float (&sum)[4]) {
-    constexpr int kProducts = kUnitProducts / kScales;
-    const Pairs first(w.codes[0]);
-    const Pairs second(w.codes[1]);
-    const ScaleType type = p.product.w.scale_type;
+  __device__ static void scale(float (&x)[8], int e) {
 #pragma unroll
-    for (int group = 0; group < kScales; ++group) {
-      float part[4] = {};
+    for (int i = 0; i < 8; ++i) {
+      x[i] *= __uint_as_float(static_cast<uint32_t>(127 + 70 - numeric::int_place<kBits>(4 * e + i / 2)) << 23);
+    }
+  }
+
+  template <int kProduct>
+  __device__ static void add_negative(const uint2* b, float (&sum)[4]) {
+    if constexpr (kProduct < kUnitProducts) {
+      constexpr uint32_t kFirst = bf16_pair(0x8000) | kIntLaneOnes<kBits, 2 * kProduct>;
+      constexpr uint32_t kSecond = bf16_pair(0x8000) | kIntLaneOnes<kBits, 2 * kProduct + 1>;
+      mma(sum, kFirst, kFirst, kSecond, kSecond, b[kProduct].x, b[kProduct].y);
+      add_negative<kProduct + 1>(b, sum);
+    }
+  }
+  __device__ static void prepare(const uint2* inputs, Offsets& offsets) {
+    if constexpr (kOffset) {
 #pragma unroll
-      for (int i = 0; i < kProducts; ++i) {
-        const int j = group * kProducts + i;
-        mma(part, first.get(0, j), second.get(0, j), first.get(1, j), second.get(1, j), b[j].x, b[j].y);
+      for (int i = 0; i < kWarpUnits; ++i) {
+        float sum[4] = {};
+        add_negative<0>(inputs + i * kUnitProducts, sum);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) offsets.units[i][j] = sum[j];
       }
-      add_scaled(sum, part, scale_of<kBytes>(w.scales[0][group], type), scale_of<kBytes>(w.scales[1][group], type));
+    }
+  }
+
+  template <int kPair>
+  __device__ static uint32_t pair(const uint4& words) {
+    const uint32_t odd = int_lane_pair<kBits, kPair>(words);
+    return kOffset ? odd : subtract_pairs(odd, kIntLaneOnes<kBits, kPair>);
+  }
+  template <int kProduct, int kEnd>
+  __device__ static void multiply_products(const Step& w, const uint2* b, const float (&onto)[4], float (&sum)[4]) {
+    if constexpr (kProduct < kEnd) {
+      mma_onto(sum, onto, pair<2 * kProduct>(w.codes[0]), pair<2 * kProduct>(w.codes[1]),
+               pair<2 * kProduct + 1>(w.codes[0]), pair<2 * kProduct + 1>(w.codes[1]), b[kProduct].x, b[kProduct].y);
+      multiply_products<kProduct + 1, kEnd>(w, b, sum, sum);
+    }
+  }
+  template <int kGroup>
+  __device__ static void multiply_groups(const Arguments& p, const Step& w, const uint2* b, const float (&onto)[4],
+                                         float (&sum)[4]) {
+    if constexpr (kGroup < kScales) {
+      constexpr int kProducts = kUnitProducts / kScales;
+      float part[4];
+      multiply_products<kGroup * kProducts, (kGroup + 1) * kProducts>(w, b, onto, part);
+      const ScaleType type = p.product.w.scale_type;
+      add_scaled(sum, part, scale_of<kBytes>(w.scales[0][kGroup], type), scale_of<kBytes>(w.scales[1][kGroup], type));
+      multiply_groups<kGroup + 1>(p, w, b, onto, sum);
+    }
+  }
+  __device__ static void multiply(const Arguments& p, const Step& w, const uint2* b, const Offsets& offsets, int unit,
+                                  float (&sum)[4]) {
+    if constexpr (kOffset) {
+      multiply_groups<0>(p, w, b, offsets.units[unit], sum);
+    } else {
+      const float zeros[4] = {};
+      multiply_groups<0>(p, w, b, zeros, sum);
     }
   }
 };
 
 template <int kScales, int kBytes>
-struct Format<WeightFormat::kInt4, kScales, kBytes> : Words<Int4Pairs, kScales, kBytes> {};
+struct Format<WeightFormat::kInt4, kScales, kBytes> : LaneInts<4, kScales, kBytes> {};
 template <int kScales, int kBytes>
-struct Format<WeightFormat::kInt3, kScales, kBytes> : Words<Int3Pairs, kScales, kBytes> {};
+struct Format<WeightFormat::kInt3, kScales, kBytes> : LaneInts<3, kScales, kBytes> {};
 
 }  // namespace tandem::ops::cuda::dense

@@ -27,8 +27,8 @@ struct BlockSums {
   // To [16 rows, columns], each (0 + 1) + (2 + 3) of its pairs, whichever lanes have them. Lanes that add the same sums
   // share the rows between them, then the columns.
   __device__ void store(int lane, int, float* to) const {
-    const int g = lane / 4;
-    const int l = lane % 4;
+    const int g = static_cast<int>(static_cast<uint32_t>(lane) / 4);
+    const int l = static_cast<int>(static_cast<uint32_t>(lane) % 4);
     float total[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -41,8 +41,8 @@ struct BlockSums {
       }
     }
     if constexpr (kColumnBits == 3) {
-      *reinterpret_cast<float2*>(to + g * 8 + 2 * l) = make_float2(total[0], total[1]);
-      *reinterpret_cast<float2*>(to + (g + 8) * 8 + 2 * l) = make_float2(total[2], total[3]);
+      *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(total[0], total[1]);
+      *reinterpret_cast<float2*>(to + 2 * (lane + 32)) = make_float2(total[2], total[3]);
     } else if constexpr (kColumnBits == 2) {
       const bool high = l >= 2;
       const float first = keep_half(total[0], total[2], high, 2);
@@ -81,6 +81,7 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
   static constexpr float kFactor = 0x1p64F;
   static constexpr float kUnit = 0x1p62F;
   using Sums = BlockSums<kColumnBits>;
+  __device__ static void scale(float (&x)[8], int) { scale_all<Format>(x); }
   struct Step {
     uint4 codes[2];
     const uint8_t* scales;  // of row g; those of row g + 8 are 64 bytes behind
@@ -94,24 +95,18 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bytes));
     return __half22float2(*reinterpret_cast<const __half2*>(&halves));
   }
+  static constexpr int kScaleWords = (kLaneScales + 3) / 4;
   // Those that a lane needs of a row.
-  __device__ static void load_scales(const uint8_t* row, int l, float (&out)[kLaneScales]) {
+  __device__ static void load_scales(const uint8_t* row, int l, uint32_t (&out)[kScaleWords]) {
     const uint8_t* from = row + (kColumnBits == 0 ? 2 * l : kLaneScales * (l * kSlots / 4));
-    uint32_t words[(kLaneScales + 3) / 4];
     if constexpr (kLaneScales == 2) {
-      words[0] = *reinterpret_cast<const uint16_t*>(from);
+      out[0] = *reinterpret_cast<const uint16_t*>(from);
     } else if constexpr (kLaneScales == 4) {
-      words[0] = *reinterpret_cast<const uint32_t*>(from);
+      out[0] = *reinterpret_cast<const uint32_t*>(from);
     } else {
       const uint2 both = *reinterpret_cast<const uint2*>(from);
-      words[0] = both.x;
-      words[1] = both.y;
-    }
-#pragma unroll
-    for (int i = 0; i < kLaneScales / 2; ++i) {
-      const float2 two = two_scales(static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
-      out[2 * i] = two.x;
-      out[2 * i + 1] = two.y;
+      out[0] = both.x;
+      out[1] = both.y;
     }
   }
 
@@ -139,31 +134,40 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
     }
   }
 
-  template <int kPhase>
-  __device__ static void multiply_phase(const Step& w, const uint2* b, const float (&scales)[2][kLaneScales],
-                                        bool first, Sums& to) {
-    if constexpr (kPhase < kPhases) {
-      float sum[4] = {};
-      multiply_slots<kPhase, 0>(w.codes, b, sum);
-      auto& pair = to.sums[kPhase / 2];
+  // Blocks of pair kPair of a lane's.
+  template <int kPair>
+  __device__ static void multiply_pairs_of_blocks(const Step& w, const uint2* b,
+                                                  const uint32_t (&words)[2][kScaleWords], bool first, Sums& to) {
+    if constexpr (kPair < Sums::kPairs) {
+      float sum[2][4] = {};
+      multiply_slots<2 * kPair, 0>(w.codes, b, sum[0]);
+      if constexpr (kColumnBits > 0) multiply_slots<2 * kPair + 1, 0>(w.codes, b, sum[1]);
+      auto& all = to.sums[kPair];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int row = 0; row < 2; ++row) {
+        const float2 scales = two_scales(static_cast<uint16_t>(words[row][kPair / 2] >> 16 * (kPair % 2)));
         if constexpr (kColumnBits == 0) {
-          float& all = pair[i / 2];
-          all = first && i % 2 == 0 ? sum[i] * scales[i / 2][0] : fmaf(sum[i], scales[i / 2][i % 2], all);
+          add(sum[0][2 * row], scales.x, first, all[row]);
+          add(sum[0][2 * row + 1], scales.y, false, all[row]);
         } else {
-          const float scale = scales[i / 2][kPhase];
-          pair[i] = first && kPhase % 2 == 0 ? sum[i] * scale : fmaf(sum[i], scale, pair[i]);
+#pragma unroll
+          for (int i = 2 * row; i < 2 * row + 2; ++i) {
+            add(sum[0][i], scales.x, first, all[i]);
+            add(sum[1][i], scales.y, false, all[i]);
+          }
         }
       }
-      multiply_phase<kPhase + 1>(w, b, scales, first, to);
+      multiply_pairs_of_blocks<kPair + 1>(w, b, words, first, to);
     }
   }
+  __device__ static void add(float sum, float scale, bool first, float& to) {
+    to = first ? sum * scale : fmaf(sum, scale, to);
+  }
   __device__ static void multiply(const Step& w, const uint2* b, int l, bool first, Sums& to) {
-    float scales[2][kLaneScales];
-    load_scales(w.scales, l, scales[0]);
-    load_scales(w.scales + 64, l, scales[1]);
-    multiply_phase<0>(w, b, scales, first, to);
+    uint32_t words[2][kScaleWords];
+    load_scales(w.scales, l, words[0]);
+    load_scales(w.scales + 64, l, words[1]);
+    multiply_pairs_of_blocks<0>(w, b, words, first, to);
   }
 };
 

@@ -17,8 +17,9 @@ struct Ring {
   static constexpr int kTileSlots = kWarpUnits * F::kUnitParts / 2;
   static constexpr int kCodes = kTileRows * F::kRowBytes;
   static constexpr int kSlotBytes = (kCodes + kTileRows * 4 * F::kEntries + 127) / 128 * 128;
-  static constexpr int kCopies = kCodes / 16 / 32;  // of 16 bytes a lane and slot
   static constexpr int kRowPieces = F::kRowBytes / 16;
+  static constexpr int kCopyRows = 32 / kRowPieces;                        // that the lanes copy at once, 16 bytes each
+  static constexpr int kCopies = (kTileRows + kCopyRows - 1) / kCopyRows;  // of a slot
 };
 
 // `bytes` of 16; the rest becomes zeros.
@@ -52,14 +53,24 @@ class Source {
 
  public:
   __device__ Source(const Arguments& p, const Share& share, int lane, int unit, int units)
-      : p_(p), lane_(lane), row_bytes_(p.row_bytes), unit_(unit), units_(units), limit_(share.rows) {
+      : p_(p),
+        lane_(lane),
+        row_bytes_(p.row_bytes),
+        unit_(unit),
+        units_(units),
+        limit_(share.rows),
+        rows_(share.rows),
+        first_row_(share.first_row),
+        row_(share.first_row) {
     constexpr int kUnitBytes = F::kRowBytes * F::kUnitParts / 2;
     const Weight& w = p.product.w;
     codes_ =
         static_cast<const uint8_t*>(w.data) + share.first_row * p.row_bytes + static_cast<int64_t>(unit) * kUnitBytes;
-    if constexpr (R::kRowPieces == 8) codes_ += lane / 8 * p.row_bytes + 16 * (lane % 8);
+    copy_row_ = lane / R::kRowPieces;
+    codes_ += copy_row_ * p.row_bytes + 16 * (lane % R::kRowPieces);
+    if (lane >= R::kCopyRows * R::kRowPieces) copy_row_ = kTileRows;  // none
     if constexpr (F::kUnitParts == 1) {
-      size_[0] = size_[1] = lane % 8 / 4 < units ? 16 : 0;
+      size_[0] = size_[1] = lane % R::kRowPieces / (R::kRowPieces / 2) < units ? 16 : 0;
     } else {
       size_[0] = units > 0 ? 16 : 0;
       size_[1] = units > 1 ? 16 : 0;
@@ -68,20 +79,27 @@ class Source {
       scales_ = static_cast<const uint8_t*>(w.scales);
       if constexpr (kFormat == WeightFormat::kNvfp4) {
         scales_ += (share.first_row + lane % 16) * p.row_scales + 8 * (unit + lane / 16);
-      } else if constexpr (kFormat == WeightFormat::kFp8Block) {
-        row_ = share.first_row;
-      } else {
+        scale_size_ = lane / 16 < units ? 8 : 0;
+      } else if constexpr (kFormat != WeightFormat::kFp8Block) {
         scales_ += (share.first_row + lane % 16) * p.row_scales;
+        if constexpr (kScaleALane) {
+          scales_ += F::group_of(p, unit, lane / 16) * kBytes;
+          const int before = word_before(scales_);
+          scales_ -= before;
+          scale_size_ = lane / 16 < units ? kBytes + before : 0;
+        }
       }
     }
   }
 
-  __device__ void next_tile() {
-    codes_ += p_.code_steps[odd_];
-    if constexpr (F::kEntries > 0) scales_ += p_.scale_steps[odd_];
-    limit_ -= p_.row_steps[odd_];
-    if constexpr (kFormat == WeightFormat::kFp8Block) row_ += p_.row_steps[odd_];
-    odd_ ^= 1;
+  // From the tile before.
+  __device__ void go_to(int tile) {
+    const int odd = (tile - 1) & 1;
+    codes_ += p_.code_steps[odd];
+    if constexpr (F::kEntries > 0) scales_ += p_.scale_steps[odd];
+    const int row = (p_.product.paired ? tile / 2 : tile) * kTileRows;
+    limit_ = rows_ - row;
+    if constexpr (kFormat == WeightFormat::kFp8Block) row_ = first_row_ + row;
   }
 
   // One of the tile's slots, to this address in shared memory.
@@ -100,27 +118,24 @@ class Source {
   template <bool kWhole>
   __device__ void copy_codes(int slot, uint32_t to) const {
     const uint8_t* from = codes_ + slot * F::kRowBytes;
+    // Odd rows of whole lines have their parts exchanged: lanes of two rows then read from all banks.
+    to += R::kRowPieces == 8 ? (lane_ * 16) ^ (lane_ / 8 % 2 * 64) : lane_ * 16;
 #pragma unroll
     for (int i = 0; i < R::kCopies; ++i) {
-      if constexpr (R::kRowPieces == 8) {
-        // Odd rows have their parts exchanged: lanes of two rows then read from all banks.
-        copy_sixteen(to + ((lane_ * 16) ^ (lane_ / 8 % 2 * 64)) + 512 * i, from + 4 * i * row_bytes_,
-                     kWhole || lane_ / 8 + 4 * i < limit_ ? size_[slot_unit<F>(slot)] : 0);
-      } else {
-        const int index = lane_ + 32 * i;
-        const int row = index / R::kRowPieces;
-        const int piece = index % R::kRowPieces;
-        const bool there = piece / (R::kRowPieces / 2) < units_ && (kWhole || row < limit_);
-        copy_sixteen(to + 16 * index, from + row * row_bytes_ + 16 * piece, there ? 16 : 0);
-      }
+      const int row = copy_row_ + R::kCopyRows * i;
+      if (R::kCopies * R::kCopyRows != kTileRows && row >= kTileRows) continue;
+      copy_sixteen(to + R::kCopyRows * F::kRowBytes * i, from + R::kCopyRows * i * row_bytes_,
+                   kWhole || row < limit_ ? size_[slot_unit<F>(slot)] : 0);
     }
   }
 
   template <bool kWhole>
   __device__ void copy_scales(int slot, uint32_t to) const {
-    const int row = lane_ % 16;
+    const int row = static_cast<int>(static_cast<uint32_t>(lane_) % 16);
     if constexpr (kFormat == WeightFormat::kNvfp4) {
-      copy_few<8>(to + 8 * lane_, scales_, lane_ / 16 < units_ && (kWhole || row < limit_) ? 8 : 0);
+      copy_few<8>(to + 8 * lane_, scales_, kWhole || row < limit_ ? scale_size_ : 0);
+    } else if constexpr (kScaleALane) {
+      copy_few<4>(to + 4 * lane_, scales_, kWhole || row < limit_ ? scale_size_ : 0);
     } else {
 #pragma unroll
       for (int i = 0; i < (16 * F::kEntries + 31) / 32; ++i) {
@@ -130,24 +145,33 @@ class Source {
         if constexpr (F::kUnitParts == 1) unit = entry / F::kPartEntries;
         const uint8_t* from = scales_ + F::group_of(p_, unit_ + slot_unit<F>(slot), entry) * kBytes;
         if constexpr (kFormat == WeightFormat::kFp8Block) from += (row_ + row) / 128 * p_.row_scales;
-        // A scale of two bytes comes with its word, as far as that lies in front of it.
-        const int before = kBytes == 2 ? static_cast<int>(reinterpret_cast<uintptr_t>(from) & 2) : 0;
+        const int before = word_before(from);
         const bool there = unit < units_ && (kWhole || row < limit_);
         copy_few<4>(to + 4 * (16 * entry + row), from - before, there ? kBytes + before : 0);
       }
     }
   }
 
+  // A scale of two bytes comes with its word, as far as that lies in front of it.
+  __device__ static int word_before(const uint8_t* scale) {
+    return kBytes == 2 ? static_cast<int>(reinterpret_cast<uintptr_t>(scale) & 2) : 0;
+  }
+
+  // Whether a lane copies one scale of each tile, of unit lane / 16 of the warp's two.
+  static constexpr bool kScaleALane = F::kUnitParts == 1 && F::kEntries == 2;
+
   const Arguments& p_;
   const uint8_t* codes_;
   const uint8_t* scales_ = nullptr;
-  int64_t row_ = 0;
+  int64_t first_row_, row_;
   int lane_;
   uint32_t row_bytes_;
   int unit_, units_;
-  int size_[2];  // of the pieces of the warp's units: 16, or 0 where there is no such unit
-  int limit_;    // rows from here on
-  int odd_ = 0;
+  int copy_row_;        // of a tile, the first that the lane copies of
+  int size_[2];         // of the pieces of the warp's units: 16, or 0 where there is no such unit
+  int scale_size_ = 0;  // of what the lane copies of a tile's scales, where that is as much for each
+  int limit_;           // rows from here on
+  int rows_;
 };
 
 // What a lane needs of a part of a slot. `row` is the tile's first, of the matrix (for FP8 blocks); `unit` the warp's
@@ -185,6 +209,22 @@ __device__ inline void read_part(const Arguments& p, int lane, const uint8_t* fi
         out.scales[i][j] = bits;
       }
     }
+  }
+}
+
+// Multiplies what read_part gave of the tile's part `number`.
+template <WeightFormat kFormat, int kScales, int kBytes>
+__device__ inline void multiply_part(const Arguments& p, int lane, int number,
+                                     const typename Format<kFormat, kScales, kBytes>::Step& step,
+                                     const uint2 (&inputs)[kWarpUnits * kUnitProducts],
+                                     const typename Format<kFormat, kScales, kBytes>::Offsets& offsets,
+                                     typename Format<kFormat, kScales, kBytes>::Sums& sums) {
+  using F = Format<kFormat, kScales, kBytes>;
+  const uint2* b = inputs + number * (kUnitProducts / F::kUnitParts);
+  if constexpr (kFormat == WeightFormat::kNvfp4) {
+    F::multiply(step, b, lane % 4, number == 0, sums);
+  } else {
+    F::multiply(p, step, b, offsets, number / F::kUnitParts, sums.units[number / F::kUnitParts]);
   }
 }
 

@@ -26,30 +26,36 @@ struct Owner {
   }
 };
 
+constexpr uint32_t kPlaces = 4;  // for sums of groups of tiles
+constexpr int kBarrierBytes = 64;
+constexpr int kWarpFloats = 8 * kTileRows;  // of a group: of eight tiles and a column, or of one and eight
+
+__host__ __device__ constexpr int meeting_bytes(int warps) {
+  return kBarrierBytes + static_cast<int>(kPlaces * sizeof(float)) * warps * kWarpFloats;
+}
+
 // Where the sums of a block's warps meet. Tiles come in groups of as many as have a quadruple of sums for each lane of
 // a warp (eight of one column, one of eight columns). All warps leave their sums of a group in one of a few places; one
 // warp, another for each group, adds them once it has left its own of the next group. So no warp waits for all others.
+// kBits: the logarithm of the columns where a kernel knows it, else negative.
+template <int kBits>
 class Meeting {
  public:
-  // `shared` has bytes(warps); `arrived` and `sums` are as add() says.
+  // `shared` has meeting_bytes(warps); `arrived` and `sums` are as add() says.
   __device__ Meeting(const Arguments& p, const Share& share, int warp, int lane, uint8_t* shared, float4* arrived,
                      float4* sums)
       : p_(p),
         share_(share),
         warp_(warp),
         lane_(lane),
-        bits_(column_bits(p.product.tokens)),
+        bits_(kBits >= 0 ? kBits : column_bits(p.product.tokens)),
         barriers_(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
         parts_(reinterpret_cast<float*>(shared + kBarrierBytes)),
         arrived_(arrived),
         sums_(sums) {}
-  __host__ __device__ static constexpr int bytes(int warps) {
-    return kBarrierBytes + kPlaces * warps * kWarpFloats * static_cast<int>(sizeof(float));
-  }
-
   // By one thread, before all of the block's meet at a barrier.
   __device__ void prepare() const {
-    for (int i = 0; i < kPlaces; ++i) {
+    for (uint32_t i = 0; i < kPlaces; ++i) {
       set_up(left_at(i), p_.cut.warps);
       set_up(free_at(i), 1);
     }
@@ -58,17 +64,17 @@ class Meeting {
 
   __device__ void begin_pass(int pass) {
     pass_ = pass;
-    before_ = pass * ((share_.tiles - 1 >> group_bits()) + 1);
+    before_ = static_cast<uint32_t>(pass * ((share_.tiles - 1 >> group_bits()) + 1));
     until_own_ = warp_;
   }
   // Where the warp's sums of a tile go, [16 rows, columns]; asked for tile by tile.
   __device__ float* place_of(int tile) {
     if ((tile & (1 << group_bits()) - 1) == 0) {
-      const int number = before_ + (tile >> group_bits());
+      const uint32_t number = number_of(tile >> group_bits());
       await(free_at(number), number / kPlaces + 1);
-      place_ = parts_of(number) + (warp_ * kTileRows << bits_);
+      place_ = parts_of(number) + (warp_ * kTileRows << bits());
     } else {
-      place_ += p_.cut.warps * kTileRows << bits_;
+      place_ += p_.cut.warps * kTileRows << bits();
     }
     return place_;
   }
@@ -78,7 +84,7 @@ class Meeting {
     if (!last && (tile + 1 & (1 << group_bits()) - 1) != 0) return;
     const int group = tile >> group_bits();
     __syncwarp();
-    if (lane_ == 0) arrive(left_at(before_ + group));
+    if (lane_ == 0) arrive(left_at(number_of(group)));
     // The last group's sums are waited for at once.
 #pragma unroll 1
     for (int next = group > 0 ? group - 1 : group; next <= (last ? group : group - 1); ++next) {
@@ -89,21 +95,21 @@ class Meeting {
   }
 
  private:
-  static constexpr int kPlaces = 4;
-  static constexpr int kBarrierBytes = 64;
-  static constexpr int kWarpFloats = 8 * kTileRows;  // of a group: of eight tiles and a column, or of one and eight
-
-  __device__ int group_bits() const { return 3 - bits_; }
-  __device__ uint32_t left_at(int number) const { return barriers_ + 16 * (number % kPlaces); }
-  __device__ uint32_t free_at(int number) const { return left_at(number) + 8; }
-  __device__ float* parts_of(int number) const { return parts_ + number % kPlaces * p_.cut.warps * kWarpFloats; }
+  __device__ int bits() const { return kBits >= 0 ? kBits : bits_; }
+  __device__ int group_bits() const { return 3 - bits(); }
+  __device__ uint32_t number_of(int group) const { return before_ + static_cast<uint32_t>(group); }  // of all passes
+  __device__ uint32_t left_at(uint32_t number) const { return barriers_ + 16 * (number % kPlaces); }
+  __device__ uint32_t free_at(uint32_t number) const { return left_at(number) + 8; }
+  __device__ float* parts_of(uint32_t number) const {
+    return parts_ + static_cast<int>(number % kPlaces) * p_.cut.warps * kWarpFloats;
+  }
   __device__ static void set_up(uint32_t barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
   }
   __device__ static void arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
   }
-  __device__ static void await(uint32_t barrier, int turn) {
+  __device__ static void await(uint32_t barrier, uint32_t turn) {
     asm volatile(
         "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}" ::"r"(
             barrier),
@@ -112,7 +118,7 @@ class Meeting {
   }
 
   __device__ void add_own(int group) const {
-    const int number = before_ + group;
+    const uint32_t number = number_of(group);
     await(left_at(number), number / kPlaces);
     add(group, reinterpret_cast<const float4*>(parts_of(number)));
     __syncwarp();
@@ -122,18 +128,18 @@ class Meeting {
   // Adds the warps' sums of a group, in order of the inputs: into `sums` while passes follow, else on their way to the
   // tiles' owners, [tiles of the owner, splits, 16 rows, columns].
   __device__ void add(int group, const float4* parts) const {
-    const int bits = 2 + bits_;  // of the quadruples of a tile
-    const int in_group = lane_ >> bits;
+    const int quads = 2 + bits();  // the logarithm of a tile's quadruples
+    const int in_group = lane_ >> quads;
     const int tile = (group << group_bits()) + in_group;
     if (tile >= share_.tiles) return;
-    const int place = lane_ & ((1 << bits) - 1);
+    const int place = lane_ & ((1 << quads) - 1);
     const int warps = p_.cut.warps;
-    const float4* from = parts + (in_group * warps << bits) + place;
-    float4* own = sums_ + (tile << bits) + place;
+    const float4* from = parts + (in_group * warps << quads) + place;
+    float4* own = sums_ + (tile << quads) + place;
     float4 sum = pass_ == 0 ? make_float4(0, 0, 0, 0) : *own;
 #pragma unroll 2
     for (int warp = 0; warp < warps; ++warp) {
-      const float4 part = from[warp << bits];
+      const float4 part = from[warp << quads];
       sum.x += part.x;
       sum.y += part.y;
       sum.z += part.z;
@@ -146,7 +152,7 @@ class Meeting {
       const Owner owner(tile, p_.cut.split_bits, p_.product.paired);
       const int rank = static_cast<int>(cluster.block_rank());
       float4* there = cluster.map_shared_rank(arrived_, owner.rank);
-      there[((owner.place << p_.cut.split_bits) + rank << bits) + place] = sum;
+      there[((owner.place << p_.cut.split_bits) + rank << quads) + place] = sum;
     }
   }
 
@@ -158,8 +164,8 @@ class Meeting {
   float4* arrived_;
   float4* sums_;
   int pass_ = 0;
-  int before_ = 0;     // groups of earlier passes
-  int until_own_ = 0;  // groups that other warps add before this warp's next one
+  uint32_t before_ = 0;  // groups of earlier passes
+  int until_own_ = 0;    // groups that other warps add before this warp's next one
   float* place_ = nullptr;
 };
 

@@ -160,6 +160,43 @@ __global__ void __launch_bounds__(kThreads) decode_words(Slice slice) {
   }
 }
 
+// Likewise of a matrix in lanes' order (numeric/int_lanes.h).
+template <int kBits, int kPair>
+__device__ inline void decode_lane_pairs(const Weight& w, const uint4& words, int64_t row, int64_t input,
+                                         uint16_t* out) {
+  if constexpr (kPair < 16) {
+    constexpr uint32_t kOnes = kIntLaneOnes<kBits, kPair>;
+    // 2 v 2^(place - 134), exactly.
+    const uint32_t pair = subtract_pairs(int_lane_pair<kBits, kPair>(words), kOnes);
+    constexpr float kRest = kBits == 4 ? 8.0F : static_cast<float>(1 << (7 - numeric::int_place<kBits>(kPair)));
+    const float scale = load_scale(w.scales, w.scale_type, row * (w.inputs / w.group) + input / w.group);
+    const float low = bf16_bits_to_float(pair & 0xffff) * 0x1p126F * kRest * scale;
+    const float high = __uint_as_float(pair & 0xffff0000) * 0x1p126F * kRest * scale;
+    *reinterpret_cast<uint32_t*>(out + kPair / 2 * 16 + kPair % 2 * 2) = pack_bf16(low, high);
+    decode_lane_pairs<kBits, kPair + 1>(w, words, row, input + kPair % 2 * 16, out);
+  }
+}
+template <int kBits>
+__global__ void __launch_bounds__(kThreads) decode_lane_words(Slice slice) {
+  const Weight& w = slice.w;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t units = w.inputs / 128;
+  if (i >= slice.rows * units * 4) return;
+  const int lane = static_cast<int>(i % 4);
+  const int64_t row = i / 4 / units;
+  const int64_t unit = i / 4 % units;
+  const auto* codes = static_cast<const uint8_t*>(w.data) + ((slice.first_row + row) * units + unit) * (16 * kBits);
+  uint4 words = {};
+  if constexpr (kBits == 4) {
+    words = reinterpret_cast<const uint4*>(codes)[lane];
+  } else {
+    const uint2 two = reinterpret_cast<const uint2*>(codes)[lane];
+    words = make_uint4(two.x, two.y, reinterpret_cast<const uint32_t*>(codes)[8 + lane], 0);
+  }
+  const int64_t input = unit * 128 + 4 * lane;
+  decode_lane_pairs<kBits, 0>(w, words, slice.first_row + row, input, slice.out + row * w.inputs + input);
+}
+
 __global__ void __launch_bounds__(kThreads) widen_scales(Weight w, float* __restrict__ out) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row < w.rows) out[row] = load_scale(w.scales, w.scale_type, row);
@@ -199,8 +236,10 @@ void launch_decode(const Context& context, const Slice& slice) {
     case WeightFormat::kInt8:
       return launch(decode_bytes<WeightFormat::kInt8>, weights / 16);
     case WeightFormat::kInt4:
+      if (w.lane_order) return launch(decode_lane_words<4>, slice.rows * (w.inputs / 128) * 4);
       return launch(decode_words<Int4Pairs>, slice.rows * ((w.inputs + 127) / 128) * 4);
     case WeightFormat::kInt3:
+      if (w.lane_order) return launch(decode_lane_words<3>, slice.rows * (w.inputs / 128) * 4);
       return launch(decode_words<Int3Pairs>, slice.rows * ((w.inputs + 127) / 128) * 4);
     default:
       return;

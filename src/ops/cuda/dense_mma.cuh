@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "numeric/int_lanes.h"
+
 namespace tandem::ops::cuda::dense {
 
 __device__ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
@@ -16,6 +18,14 @@ __device__ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// d = c + product.
+__device__ inline void mma_onto(float (&d)[4], const float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
 __device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
@@ -43,9 +53,17 @@ constexpr uint32_t power_pair(int exponent) {
 }
 
 // E4M3 codes in bits 8 to 15 of each half. Their exponent and mantissa at the end of BF16's exponent and the start of
-// its mantissa are code * 2^-120, subnormal codes too; the multiplication is exact.
+// its mantissa are code * 2^-120, subnormal codes too.
+__device__ inline uint32_t e4m3_small_pair(uint32_t codes) {
+  return (codes & 0x80008000) | (codes >> 4 & 0x07f007f0);
+}
+// In bits 0 to 7 of each half.
+__device__ inline uint32_t e4m3_small_pair_below(uint32_t codes) {
+  return (codes << 8 & 0x80008000) | (codes << 4 & 0x07f007f0);
+}
+inline constexpr float kE4m3SmallUnit = 0x1p120F;
 __device__ inline uint32_t e4m3_pair(uint32_t codes) {
-  return multiply_pairs((codes & 0x80008000) | (codes >> 4 & 0x07f007f0), power_pair(120));
+  return multiply_pairs(e4m3_small_pair(codes), power_pair(120));
 }
 
 // E2M1 codes in the lowest four bits of each half (kPlace 0), or the next four (kPlace 1), as code * 2^-126: the
@@ -87,8 +105,30 @@ __device__ inline uint32_t int8_pair(uint32_t word) {
   return subtract_pairs(put_under(word, 0x007f007f, kHundredTwentyEight), (word & 0x00800080) ^ bf16_pair(0x4380));
 }
 
-// Codes of four words of a unit of integers (numeric/int_group.h): code j of words 0 and 1 (side 0) or 2 and 3 (side
-// 1).
+// Pair kPair of a lane's words in lanes' order (numeric/int_lanes.h): of each of both codes v = code - 2^(kBits - 1)
+// the BF16 number (2 v + 1) 2^(int_place - 134), behind one mask where there is no shift.
+template <int kBits, int kPair>
+inline constexpr uint32_t kIntLaneOnes = bf16_pair(1U << (numeric::int_place<kBits>(kPair) - 1));
+template <int kBits, int kPair>
+__device__ inline uint32_t int_lane_pair(const uint4& words) {
+  constexpr uint32_t kOnes = kIntLaneOnes<kBits, kPair>;
+  if constexpr (kBits == 3 && kPair == 15) {
+    const uint32_t signs = put_under(words.x << 7, 0x80008000, kOnes);
+    const uint32_t upper = put_under(words.y >> 1, 0x00800080, signs);
+    return put_under(words.z >> 2, 0x00400040, upper);
+  } else {
+    constexpr numeric::IntTurn kTurn = numeric::int_turn<kBits>(kPair);
+    constexpr uint32_t kMask = bf16_pair(0x8000U | ((1U << (kBits - 1)) - 1) << kTurn.place);
+    constexpr int kWord = kPair / (kBits == 4 ? 4 : 5);
+    const uint32_t word = kWord == 0 ? words.x : kWord == 1 ? words.y : kWord == 2 ? words.z : words.w;
+    // Only bits that go round the end need a rotation.
+    const uint32_t turned = kTurn.turn <= kTurn.place ? word << kTurn.turn : __funnelshift_l(word, word, kTurn.turn);
+    return put_under(turned, kMask, kOnes);
+  }
+}
+
+// Codes of four words of a unit of integers as they are stored (numeric/int_group.h): code j of words 0 and 1 (side 0)
+// or 2 and 3 (side 1).
 struct Int4Pairs {
   static constexpr int kBits = 4;
   uint32_t low[2], high[2];  // codes 0 to 3, 4 to 7

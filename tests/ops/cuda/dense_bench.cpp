@@ -76,9 +76,9 @@ class Bench {
 
   Weight weight(const BenchFormat& f, const Shape& s, int64_t copy) const {
     Weight w = shaped(f, s);
-    w.lane_order = f.format == WeightFormat::kNvfp4;
     w.data = pool_.data() + copy * padded(data_bytes(f, s));
     w.scales = scales_.data() + copy * padded(scale_bytes(f, s));
+    w.lane_order = can_arrange(w);
     return w;
   }
   static int64_t copies(const BenchFormat& f, const Shape& s) {
