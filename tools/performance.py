@@ -35,7 +35,8 @@ choose where all are chosen alike, recurrent state, keys and values) over the ti
 operations, timed one by one with points in time between them, over that: above 1 by as much as kernels overlap.
 `c4_over_bytes` is the time of four columns over that of one, divided by the ratio of their bytes.
 `prefill.MODEL.nN.matmul_fraction` is two operations for each weight that a token is multiplied with, over the time, as
-a part of `gpu.matmul_tflops`; attention over the context is not counted. Models have synthetic weights of the
+a part of `gpu.matmul_tflops`; attention over the context is not counted; `kC` are steps of C tokens, of which the
+fastest counts. Models have synthetic weights of the
 published sizes, which repeat after 64 MiB; contexts are filled with random keys and values.
 
 `host.MODEL.….gap_us` is what the host adds between two steps of one request: from the end of one step's recording on
@@ -71,12 +72,19 @@ def head():
     return HEAD_TEXT.replace(" (KERNELS)", f":\n{lines}.\n")
 
 
+def whole(part):
+    """What a step takes, or a prompt."""
+    if "recording_us" in part:
+        return f"The recording takes {part['recording_us']:.0f} µs"
+    return f"The prompt takes {sorted(part['s'])[len(part['s']) // 2] * 1e6:.0f} µs in steps of {part['chunk']} tokens"
+
+
 def breakdown(name, part):
-    """The operations of one step, the longest first."""
+    """The operations of one step, or of a prompt, the longest first."""
     total = part["operations_us"]
     lines = [
         f"\n### `{name}` by operation\n",
-        f"The recording takes {part['recording_us']:.0f} µs, its operations one by one {total:.0f} µs.\n",
+        whole(part) + f", its operations one by one {total:.0f} µs.\n",
         "| operation | calls | µs | of the sum | MB | of reading | of multiplying |",
         "|---|---|---|---|---|---|---|",
     ]

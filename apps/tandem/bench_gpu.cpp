@@ -35,6 +35,9 @@ void measure_operations(Measured& measured, device::Device& card) {
 
 void bench_gpu(const GpuOptions& options) {
   if (options.rounds < kLeastRounds) base::bad_input("--rounds", "{} is below {}", options.rounds, kLeastRounds);
+  for (const int64_t chunk : options.prefill_chunks) {
+    if (chunk < 64 || chunk % 64 != 0) base::bad_input("--prefill-chunk", "{} is no multiple of 64", chunk);
+  }
   const engine::DeviceName name = engine::parse_devices(options.engine.device)[0];
   if (name.kind != engine::DeviceKind::kCuda) base::bad_input("--device", "'{}' is no card", options.engine.device);
   const device::Card card = device::require_card(name.ordinal);
@@ -65,7 +68,6 @@ void add_bench_gpu(CLI::App& bench) {
 #ifdef TANDEM_WITH_CUDA
   const auto options = std::make_shared<GpuOptions>();
   options->engine.device = "cuda:0";
-  options->engine.prefill_chunk = 2048;
   CLI::App* command =
       bench.add_subcommand("gpu", "A card's operations and whole steps against what the card can do at best");
   add_machine_options(*command, options->engine);
@@ -84,7 +86,9 @@ void add_bench_gpu(CLI::App& bench) {
   per_call(command->add_option("--prompts", options->prompts, "Tokens of prompts that are read"))
       ->delimiter(',')
       ->capture_default_str();
-  per_call(command->add_option("--prefill-chunk", options->engine.prefill_chunk, "Tokens of a prompt in one step"))
+  per_call(command->add_option("--prefill-chunk", options->prefill_chunks,
+                               "Tokens of a prompt in one step; of several the fastest counts"))
+      ->delimiter(',')
       ->capture_default_str();
   per_call(command->add_flag("--no-operations", options->no_operations, "Measure whole steps alone"));
   per_call(command->add_flag("--no-models", options->no_models, "Measure no steps"));

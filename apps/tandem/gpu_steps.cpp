@@ -1,8 +1,10 @@
 #include "gpu_steps.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/pool.h"
@@ -81,7 +83,8 @@ class ModelBench {
         card_(std::move(card)),
         pool_(std::make_unique<base::WorkerPool>(0)) {
     artifact_ = std::make_unique<artifact::Artifact>(bench_artifact(measured.options, form));
-    load_.chunk = measured.options.engine.prefill_chunk;
+    const auto& chunks = measured.options.prefill_chunks;
+    load_.chunk = *std::max_element(chunks.begin(), chunks.end());
     const auto begin = std::chrono::steady_clock::now();
     auto operations =
         std::make_unique<ops::cuda::TimedOps>(ops::make_ops(*card_, *pool_, model::ops_options(load_)), *card_);
@@ -114,20 +117,45 @@ class ModelBench {
     context::SequencePool sequences(*model_, tokens, 1);
     model_->reserve(tokens);
     const auto ids = random_tokens(tokens, model_->config().vocab);
-    std::vector<double> seconds;
-    for (int round = -1; round < out_.options.rounds; ++round) {
-      context::Sequence sequence = sequences.create();
-      model::ForwardOutput output;
-      const auto begin = std::chrono::steady_clock::now();
-      sequence.forward(ids, {.logits = 1}, output);
-      if (round >= 0) seconds.push_back(seconds_since(begin));
-    }
     const std::string key = fmt::format("prefill.{}.n{}", name_, tokens);
-    out_.report.raw[key] = {{"s", seconds}, {"flops", flops_per_token(model_->config()) * static_cast<double>(tokens)}};
-    const double rate = static_cast<double>(tokens) / median(seconds);
-    out_.report.figures[key + ".tokens_s"] = rate;
-    out_.report.figures[key + ".matmul_fraction"] =
-        rate * flops_per_token(model_->config()) / out_.ceilings.matmul_flops_s;
+    base::Json& raw = out_.report.raw[key];
+    raw["flops"] = flops_per_token(model_->config()) * static_cast<double>(tokens);
+    std::vector<double> best;
+    for (const int64_t chunk : out_.options.prefill_chunks) {
+      std::vector<double> seconds;
+      for (int round = -1; round < out_.options.rounds; ++round) {
+        const double time = read_prompt(sequences, ids, chunk);
+        if (round >= 0) seconds.push_back(time);
+      }
+      const double rate = static_cast<double>(tokens) / median(seconds);
+      if (out_.options.prefill_chunks.size() > 1) {
+        out_.report.figures[fmt::format("{}.k{}.tokens_s", key, chunk)] = rate;
+      }
+      if (!best.empty() && median(best) <= median(seconds)) continue;
+      best = seconds;
+      raw["s"] = seconds;
+      raw["chunk"] = chunk;
+      out_.report.figures[key + ".tokens_s"] = rate;
+      out_.report.figures[key + ".matmul_fraction"] =
+          rate * flops_per_token(model_->config()) / out_.ceilings.matmul_flops_s;
+    }
+    timed_->watch(ops::cuda::TimedOps::Watch::kCalls);
+    read_prompt(sequences, ids, raw["chunk"]);
+    tell_operations(key, {timed_->shares()});
+    timed_->watch(ops::cuda::TimedOps::Watch::kNothing);
+  }
+
+  // The seconds that a prompt takes in steps of `chunk` tokens.
+  double read_prompt(context::SequencePool& sequences, const std::vector<int32_t>& ids, int64_t chunk) {
+    context::Sequence sequence = sequences.create();
+    const auto begin = std::chrono::steady_clock::now();
+    std::span<const int32_t> left(ids);
+    while (!left.empty()) {
+      const auto piece = left.first(std::min(left.size(), static_cast<size_t>(chunk)));
+      left = left.subspan(piece.size());
+      sequence.forward(piece, {.logits = left.empty() ? 1 : 0}, output_);
+    }
+    return seconds_since(begin);
   }
 
   // Pages get random values, so that no context has to be read first.
@@ -198,22 +226,34 @@ class ModelBench {
   // What each operation of a step takes.
   void tell_operations(const std::string& key, Decoding& decoding, double recording_us) {
     model_->forget_recordings();
-    timed_->watch(true);
+    timed_->watch(ops::cuda::TimedOps::Watch::kRecordings);
     constexpr int kSteps = 5;  // the first is not recorded
     std::vector<std::vector<ops::cuda::OpShare>> steps;
     for (int i = 0; i < kSteps; ++i) {
       step(decoding, {.logits = 1});
       if (i > 1) steps.push_back(timed_->shares());
     }
-    timed_->watch(false);
+    timed_->watch(ops::cuda::TimedOps::Watch::kNothing);
     model_->forget_recordings();
+    tell_operations(key, steps);
+    base::Json& raw = out_.report.raw[key];
+    raw["recording_us"] = recording_us;
+    base::Json& figures = out_.report.figures;
+    figures[key + ".recording_us"] = recording_us;
+    figures[key + ".operations_over_recording"] = static_cast<double>(raw["operations_us"]) / recording_us;
+    figures[key + ".matmul_fraction"] =
+        1e6 * static_cast<double>(raw["operations"]) / recording_us / out_.ceilings.matmul_flops_s;
+  }
+
+  // The medians of several runs.
+  void tell_operations(const std::string& key, const std::vector<std::vector<ops::cuda::OpShare>>& runs) {
     double sum_us = 0;
     double operations = 0;
     base::Json rows = base::Json::array();
-    for (size_t i = 0; i < steps[0].size(); ++i) {
-      const ops::cuda::OpShare& share = steps[0][i];
+    for (size_t i = 0; i < runs[0].size(); ++i) {
+      const ops::cuda::OpShare& share = runs[0][i];
       std::vector<double> seconds;
-      for (const auto& shares : steps) seconds.push_back(shares[i].seconds);
+      for (const auto& shares : runs) seconds.push_back(shares[i].seconds);
       const double time = median(seconds);
       sum_us += 1e6 * time;
       operations += share.cost.operations;
@@ -226,14 +266,9 @@ class ModelBench {
                       {"matmul_fraction", share.cost.operations / time / out_.ceilings.matmul_flops_s}});
     }
     base::Json& raw = out_.report.raw[key];
-    raw["recording_us"] = recording_us;
     raw["operations_us"] = sum_us;
     raw["operations"] = operations;
     raw["by_operation"] = std::move(rows);
-    base::Json& figures = out_.report.figures;
-    figures[key + ".recording_us"] = recording_us;
-    figures[key + ".operations_over_recording"] = sum_us / recording_us;
-    figures[key + ".matmul_fraction"] = 1e6 * operations / recording_us / out_.ceilings.matmul_flops_s;
   }
 
   void tell(int64_t context, int64_t width, const std::vector<double>& seconds) {

@@ -20,6 +20,7 @@ struct GpuOptions {
   std::vector<int64_t> contexts = {1024, 65536};
   std::vector<int64_t> widths = {1, 4};
   std::vector<int64_t> prompts = {8192};
+  std::vector<int64_t> prefill_chunks = {2048};
   int64_t layers = 0;
   std::string start;  // a folder for an artifact
   bool no_operations = false;

@@ -86,7 +86,7 @@ OpCost mix_cost(const HyperWeights& w, int64_t tokens, int64_t streams, int64_t 
 
 }  // namespace
 
-// Points in time within recordings.
+// Points in time within recordings, or between calls.
 class TimedOps::Points {
  public:
   explicit Points(cudaStream_t stream) : stream_(stream) {}
@@ -95,16 +95,17 @@ class TimedOps::Points {
   Points& operator=(const Points&) = delete;
 
   bool records() const {
-    if (!on_) return false;
+    if (watched_ == Watch::kNothing || planning_) return false;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     TANDEM_CUDA_CHECK(cudaStreamIsCapturing(stream_, &status));
-    return status == cudaStreamCaptureStatusActive;
+    return (status == cudaStreamCaptureStatusActive) == (watched_ == Watch::kRecordings);
   }
   void set() {
     cudaEvent_t event = nullptr;
     TANDEM_CUDA_CHECK(cudaEventCreate(&event));
     events_.push_back(event);
-    TANDEM_CUDA_CHECK(cudaEventRecordWithFlags(event, stream_, cudaEventRecordExternal));
+    const unsigned flags = watched_ == Watch::kRecordings ? cudaEventRecordExternal : cudaEventRecordDefault;
+    TANDEM_CUDA_CHECK(cudaEventRecordWithFlags(event, stream_, flags));
   }
   void forget() {
     for (const cudaEvent_t event : events_) (void)cudaEventDestroy(event);
@@ -117,7 +118,8 @@ class TimedOps::Points {
     return 1e3 * static_cast<double>(ms);
   }
 
-  bool on_ = false;
+  Watch watched_ = Watch::kNothing;
+  bool planning_ = false;
   cudaStream_t stream_;
   std::vector<cudaEvent_t> events_;
   std::vector<std::pair<std::string, OpCost>> calls_;  // call i lies between events 2 i and 2 i + 1
@@ -129,9 +131,15 @@ TimedOps::TimedOps(std::unique_ptr<Ops> card, device::Device& device)
 
 TimedOps::~TimedOps() = default;
 
-void TimedOps::watch(bool on) {
-  if (on) points_->forget();
-  points_->on_ = on;
+void TimedOps::watch(Watch what) {
+  if (what != Watch::kNothing) points_->forget();
+  points_->watched_ = what;
+}
+
+void TimedOps::prepare(const std::function<void()>& step) {
+  points_->planning_ = true;
+  card_->prepare(step);
+  points_->planning_ = false;
 }
 
 template <typename Call>

@@ -36,14 +36,16 @@ class TimedOps final : public Ops {
   TimedOps(std::unique_ptr<Ops> card, device::Device& device);
   ~TimedOps() override;
 
-  // A recording that is made while this is on holds points in time before and behind each operation, which keeps
-  // kernels from beginning while the one before ends. It must not be run again once this is switched on anew.
-  void watch(bool on);
-  // Of the last run of the recording that was made while watching, whose device has finished: in order of their first
-  // call. What a point itself takes is taken off.
+  enum class Watch { kNothing, kRecordings, kCalls };
+  // A recording that is made while recordings are watched holds points in time before and behind each operation, which
+  // keeps kernels from beginning while the one before ends. It must not be run again once this is switched on anew.
+  // Calls are watched where they are not part of a recording.
+  void watch(Watch what);
+  // Of the last run of the recording that was made while watching, or of the calls since; the device has finished. In
+  // order of their first call. What a point itself takes is taken off.
   std::vector<OpShare> shares() const;
 
-  void prepare(const std::function<void()>& step) override { card_->prepare(step); }
+  void prepare(const std::function<void()>& step) override;
   int64_t scratch_bytes() const override { return card_->scratch_bytes(); }
   bool recordable() const override { return card_->recordable(); }
 
