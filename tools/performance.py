@@ -54,6 +54,7 @@ memory but where a card has more. What is chosen by the card, and is another cho
 |---|---|---|---|
 | `experts_few.cu` (`plan_of`) | larger blocks, up to 227 KiB | smaller ones, up to 99 KiB; what does not fit takes `experts_units.cu` | on `sm_90`, by `smaller_card_test` |
 | `attention_prefill.cu` (`launch_type`) | 128 rows a block | 64 rows a block | on `sm_90`, by `smaller_card_test` |
+| `attention_choose.cu` (`choose_blocks`) | clusters for long rows | one block a row | on `sm_90`, by `attention_test` |
 | `delta_advance.cu` (`advance_chunks`) | two buffers of keys, 150 KiB | one, 98 KiB | on `sm_90`, by `smaller_card_test` |
 | `dense_library.cu` (`choose`) | what cuBLASLt's heuristic gives | another algorithm, or none: then `dense_tiles.cu` | no |
 | `experts_few.cu`, `lanes.cuh`, `dense_measure.cu` | grids for 132 multiprocessors | for the card's own number | on `sm_90` with 70, the first by `smaller_card_test` |
@@ -66,7 +67,7 @@ Nothing was compiled for cards before `sm_90`. `tandem selftest`, which runs by 
 
 def head():
     """The head with the kernels' files that choose nothing by the card."""
-    choosing = {"experts_few", "attention_prefill", "delta_advance", "dense_library", "dense_measure"}
+    choosing = {"experts_few", "attention_choose", "attention_prefill", "delta_advance", "dense_library", "dense_measure"}
     names = sorted(file.stem for file in (ROOT / "src/ops/cuda").glob("*.cu"))
     lines = textwrap.fill(", ".join(f"`{name}.cu`" for name in names if name not in choosing), 112)
     return HEAD_TEXT.replace(" (KERNELS)", f":\n{lines}.\n")

@@ -19,23 +19,30 @@ namespace cg = cooperative_groups;
 
 constexpr int kBins = 1024;
 constexpr int kBinBits = 10;
-constexpr int kMostListed = 256;           // at most the threads of a block
-constexpr int kBlocks = 8;                 // of a cluster
+constexpr int kClusterBlocks = 8;
 constexpr int kMostWordsOfBlock = 128;     // of a row that is not worth a cluster
 constexpr int kMostHeldBytes = 80 * 1024;  // of scores in one block
 constexpr uint32_t kAll = 0xFFFFFFFFu;
 static_assert(kBins == 1 << kBinBits);
 
-template <int kWarps>
+// What the blocks of a cluster tell each other is written into the memory of all of them, so that a meeting is all that
+// anyone waits for.
+template <int kWarps, int kBlocks>
 struct Shared {
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kAllWarps = kBlocks * kWarps;
+  static constexpr int kMostListed = kBlocks > 1 ? 64 : 256;  // at most the threads of a block
   uint32_t bins[kBins];
-  uint32_t list[kMostListed];
-  uint32_t gathered[kMostListed];
-  uint32_t listed;
-  uint32_t low[kWarps];  // bounds
-  uint32_t high[kWarps];
-  uint32_t more[kWarps];
-  uint32_t same[kWarps];
+  // Of all blocks: each thread's bins in 16 bits, and lists.
+  alignas(8) uint32_t all_bins[kBlocks][kBlocks > 1 ? kBins / 2 : 1];
+  uint32_t lists[kBlocks][kMostListed];
+  uint32_t counts[kBlocks];
+  uint32_t low[kAllWarps];  // bounds
+  uint32_t high[kAllWarps];
+  uint32_t more[kAllWarps];
+  uint32_t same[kAllWarps];
+  uint32_t gathered[kBlocks > 1 ? kMostListed : 1];
+  uint32_t listed;  // of the own list
   uint32_t warp_counts[kWarps];
   uint32_t bin;  // of the last of the best
   uint32_t bin_count;
@@ -54,59 +61,82 @@ struct Range {
   __device__ int shift() const { return max(0, 32 - __clz(static_cast<int>(high - low)) - kBinBits); }
 };
 
-template <int kWarps>
+// `kHold`: scores are kept in shared memory, which `held` is; else they are read again and again.
+template <int kWarps, int kBlocks, bool kHold>
 class Chooser {
  public:
-  static constexpr int kThreads = 32 * kWarps;
+  using Memory = Shared<kWarps, kBlocks>;
+  static constexpr int kThreads = Memory::kThreads;
 
-  __device__ Chooser(const float* scores, int64_t count, uint32_t budget, uint32_t* held, Shared<kWarps>& shared)
+  __device__ Chooser(const float* scores, int64_t count, uint32_t budget, uint32_t* held, Memory& shared)
       : cluster_(cg::this_cluster()),
         shared_(shared),
-        held_(held),
         budget_(budget),
-        blocks_(static_cast<int>(cluster_.num_blocks())),
-        rank_(static_cast<int>(cluster_.block_rank())) {
+        rank_(kBlocks > 1 ? static_cast<int>(cluster_.block_rank()) : 0) {
     const auto words = static_cast<int>((count + 31) / 32);
-    const int block_words = (words + blocks_ - 1) / blocks_;
+    const int block_words = (words + kBlocks - 1) / kBlocks;
     const int warp_words = (block_words + kWarps - 1) / kWarps;
     const int first_of_block = rank_ * block_words;
     const int end_of_block = min(words, first_of_block + block_words);
     const int first = first_of_block + warp_ * warp_words;
     words_ = max(0, min(end_of_block, first + warp_words) - first);
     first_ = static_cast<int64_t>(first) * 32;
-    for (int b = 0; b < blocks_; ++b) {
+    for (int b = 0; b < kBlocks; ++b) {
       const int own = max(0, min(words - b * block_words, block_words));
       warps_with_scores_ += (own + warp_words - 1) / warp_words;
     }
     left_ = static_cast<int>(min(count - first_, static_cast<int64_t>(words_) * 32));
-    held_ += warp_ * warp_words * 32 + lane_;
+    if constexpr (kHold) {
+      held += warp_ * warp_words * 32 + lane_;
+      held_ = held;
 #pragma unroll 8
-    for (int w = 0; w < words_; ++w) {
-      held_[w * 32] = holds(w) ? __float_as_uint(scores[first_ + w * 32 + lane_]) : 0;
+      for (int w = 0; w < words_; ++w) {
+        held[w * 32] = holds(w) ? __float_as_uint(scores[first_ + w * 32 + lane_]) : 0;
+      }
+    } else {
+      held_ = reinterpret_cast<const uint32_t*>(scores) + first_ + lane_;
     }
   }
 
+  // Before anything is told: the cluster then waits until all have come here.
+  __device__ static void prepare(Memory& shared) {
+    clear_bins(shared);
+    if (threadIdx.x == 0) shared.listed = 0;
+  }
   __device__ void choose(int32_t* blocks) {
-    clear_bins();
-    if (threadIdx.x == 0) shared_.listed = 0;
     find_last(bounds());
     write(blocks);
   }
 
  private:
-  __device__ void clear_bins() {
-    for (int i = threadIdx.x; i < kBins; i += kThreads) shared_.bins[i] = 0;
+  __device__ static void clear_bins(Memory& shared) {
+    for (int i = threadIdx.x; i < kBins; i += kThreads) shared.bins[i] = 0;
+  }
+  __device__ uint32_t key_of(int word) const {
+    if constexpr (kHold) return held_[word * 32];
+    return holds(word) ? held_[word * 32] : 0;
   }
   __device__ bool holds(int word) const { return word * 32 + lane_ < left_; }
   template <typename T>
-  __device__ const T* of_block(const T* own, int rank) const {
-    return cluster_.map_shared_rank(own, rank);
+  __device__ T* of_block(T* own, int rank) const {
+    return kBlocks > 1 ? cluster_.map_shared_rank(own, rank) : own;
+  }
+  __device__ void meet() const {
+    if constexpr (kBlocks > 1) {
+      cluster_.sync();
+    } else {
+      __syncthreads();
+    }
+  }
+  // A warp's number for all blocks, each by a lane.
+  __device__ void tell(uint32_t* own, uint32_t value) const {
+    if (lane_ < kBlocks) *of_block(own, lane_) = value;
   }
 
   // From a bound that the best are not below to the largest.
   __device__ Range bounds() {
     uint32_t most = 0;
-    for (int w = 0; w < words_; ++w) most = max(most, held_[w * 32]);
+    for (int w = 0; w < words_; ++w) most = max(most, key_of(w));
     const uint32_t high = __reduce_max_sync(kAll, most);
     const auto place = (budget_ + warps_with_scores_ - 1) / warps_with_scores_;  // of the bound, from the largest
     uint32_t low = 0;
@@ -119,16 +149,14 @@ class Chooser {
       }
       low = __reduce_max_sync(kAll, larger == place - 1 ? most : 0);
     }
-    if (lane_ == 0) {
-      shared_.low[warp_] = words_ > 0 ? low : kAll;
-      shared_.high[warp_] = high;
-    }
-    cluster_.sync();
+    tell(&shared_.low[rank_ * kWarps + warp_], words_ > 0 ? low : kAll);
+    tell(&shared_.high[rank_ * kWarps + warp_], high);
+    meet();
     Range range{.low = kAll, .high = 0, .wanted = budget_};
 #pragma unroll 2
-    for (int i = lane_; i < blocks_ * kWarps; i += 32) {
-      range.low = min(range.low, of_block(shared_.low, i / kWarps)[i % kWarps]);
-      range.high = max(range.high, of_block(shared_.high, i / kWarps)[i % kWarps]);
+    for (int i = lane_; i < kBlocks * kWarps; i += 32) {
+      range.low = min(range.low, shared_.low[i]);
+      range.high = max(range.high, shared_.high[i]);
     }
     range.low = __reduce_min_sync(kAll, range.low);
     range.high = __reduce_max_sync(kAll, range.high);
@@ -140,12 +168,12 @@ class Chooser {
     while (range.low != range.high) {
       const int shift = range.shift();
       for (int w = 0; w < words_; ++w) {
-        const uint32_t key = held_[w * 32];
+        const uint32_t key = key_of(w);
         if (holds(w) && key >= range.low && key <= range.high) {
           atomicAdd(&shared_.bins[(key - range.low) >> shift], 1u);
         }
       }
-      cluster_.sync();
+      __syncthreads();
       choose_bin(range.wanted);
       range.wanted -= shared_.above;
       range.low += shared_.bin << shift;
@@ -156,13 +184,12 @@ class Chooser {
         ties_ = 0;
         return;
       }
-      if (count <= kMostListed) {
+      if (count <= Memory::kMostListed) {
         compare(range, count);
         return;
       }
-      cluster_.sync();  // nobody reads the bins any more
-      clear_bins();
-      __syncthreads();
+      clear_bins(shared_);
+      meet();
     }
     last_ = range.low;
     ties_ = range.wanted;
@@ -172,18 +199,39 @@ class Chooser {
   __device__ void choose_bin(uint32_t wanted) {
     constexpr int each = kBins / kThreads;
     const int highest = kBins - 1 - static_cast<int>(threadIdx.x) * each;
-    uint32_t counts[each] = {};
+    uint32_t counts[each];
     uint32_t mine = 0;
-#pragma unroll 8
-    for (int b = 0; b < blocks_; ++b) {
-      const uint32_t* bins = of_block(shared_.bins, b);
 #pragma unroll
-      for (int i = 0; i < each; ++i) {
-        const uint32_t count = bins[highest - i];
-        counts[i] += count;
-        mine += count;
+    for (int i = 0; i < each; ++i) {
+      counts[i] = shared_.bins[highest - i];
+    }
+    if constexpr (kBlocks > 1) {
+      static_assert((each == 2 || each == 4) && kMostHeldBytes / 4 <= 0xFFFF);
+      uint32_t* own = shared_.all_bins[rank_] + threadIdx.x * (each / 2);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        uint32_t* to = of_block(own, b);
+        if constexpr (each == 4) {
+          *reinterpret_cast<uint2*>(to) = make_uint2(counts[0] | counts[1] << 16, counts[2] | counts[3] << 16);
+        } else {
+          *to = counts[0] | counts[1] << 16;
+        }
+      }
+      cluster_.sync();
+#pragma unroll
+      for (int i = 0; i < each; ++i) counts[i] = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < each / 2; ++i) {
+          const uint32_t others = shared_.all_bins[b][threadIdx.x * (each / 2) + i];
+          counts[2 * i] += others & 0xFFFF;
+          counts[2 * i + 1] += others >> 16;
+        }
       }
     }
+#pragma unroll
+    for (int i = 0; i < each; ++i) mine += counts[i];
     uint32_t before = mine;
     for (int step = 1; step < 32; step *= 2) {
       const uint32_t other = __shfl_up_sync(kAll, before, step);
@@ -208,25 +256,30 @@ class Chooser {
   // The wanted-th of the `count` scores of a range, each of which a thread compares with all others.
   __device__ void compare(const Range& range, uint32_t count) {
     for (int w = 0; w < words_; ++w) {
-      const uint32_t key = held_[w * 32];
-      if (holds(w) && key >= range.low && key <= range.high) shared_.list[atomicAdd(&shared_.listed, 1u)] = key;
-    }
-    cluster_.sync();
-    // A warp gathers a block's list, behind those of the blocks before.
-    for (int b = warp_; b < blocks_; b += kWarps) {
-      const uint32_t others = lane_ <= b ? *of_block(&shared_.listed, lane_) : 0;
-      const uint32_t begin = __reduce_add_sync(kAll, lane_ < b ? others : 0);
-      const uint32_t own = __shfl_sync(kAll, others, b);
-      for (uint32_t i = lane_; i < own; i += 32) shared_.gathered[begin + i] = of_block(shared_.list, b)[i];
+      const uint32_t key = key_of(w);
+      if (!holds(w) || key < range.low || key > range.high) continue;
+      const uint32_t at = atomicAdd(&shared_.listed, 1u);
+      for (int b = 0; b < kBlocks; ++b) *of_block(&shared_.lists[rank_][at], b) = key;
     }
     __syncthreads();
+    if (kBlocks > 1 && warp_ == 0) tell(&shared_.counts[rank_], shared_.listed);
+    meet();
+    // A warp gathers a block's list, behind those of the blocks before.
+    for (int b = warp_; kBlocks > 1 && b < kBlocks; b += kWarps) {
+      const uint32_t others = lane_ <= b ? shared_.counts[lane_] : 0;
+      const uint32_t begin = __reduce_add_sync(kAll, lane_ < b ? others : 0);
+      const uint32_t own = __shfl_sync(kAll, others, b);
+      for (uint32_t i = lane_; i < own; i += 32) shared_.gathered[begin + i] = shared_.lists[b][i];
+    }
+    __syncthreads();
+    const uint32_t* all = kBlocks > 1 ? shared_.gathered : shared_.lists[0];
     if (threadIdx.x < count) {
-      const uint32_t key = shared_.gathered[threadIdx.x];
+      const uint32_t key = all[threadIdx.x];
       uint32_t larger = 0;
       uint32_t equal = 0;
       for (uint32_t i = 0; i < count; ++i) {
-        larger += shared_.gathered[i] > key ? 1 : 0;
-        equal += shared_.gathered[i] == key ? 1 : 0;
+        larger += all[i] > key ? 1 : 0;
+        equal += all[i] == key ? 1 : 0;
       }
       if (larger < range.wanted && larger + equal >= range.wanted) {
         shared_.last = key;
@@ -243,28 +296,25 @@ class Chooser {
     uint32_t more = 0;
     uint32_t same = 0;
     for (int w = 0; w < words_; ++w) {
-      const uint32_t key = held_[w * 32];
+      const uint32_t key = key_of(w);
       more += __popc(__ballot_sync(kAll, holds(w) && key > last_));
       same += __popc(__ballot_sync(kAll, holds(w) && key == last_));
     }
-    if (lane_ == 0) {
-      shared_.more[warp_] = more;
-      shared_.same[warp_] = same;
-    }
-    cluster_.sync();
+    tell(&shared_.more[rank_ * kWarps + warp_], more);
+    tell(&shared_.same[rank_ * kWarps + warp_], same);
+    meet();  // the last: nobody writes into this block's memory any more
     more = 0;
     same = 0;
 #pragma unroll 2
     for (int i = lane_; i < rank_ * kWarps + warp_; i += 32) {
-      more += of_block(shared_.more, i / kWarps)[i % kWarps];
-      same += of_block(shared_.same, i / kWarps)[i % kWarps];
+      more += shared_.more[i];
+      same += shared_.same[i];
     }
-    cg::cluster_group::arrival_token done = cluster_.barrier_arrive();
     more = __reduce_add_sync(kAll, more);
     same = __reduce_add_sync(kAll, same);
     const uint32_t lower = (1u << lane_) - 1;
     for (int w = 0; w < words_; ++w) {
-      const uint32_t key = held_[w * 32];
+      const uint32_t key = key_of(w);
       const uint32_t above = __ballot_sync(kAll, holds(w) && key > last_);
       const uint32_t equal = __ballot_sync(kAll, holds(w) && key == last_);
       const uint32_t rank = same + __popc(equal & lower);
@@ -275,14 +325,12 @@ class Chooser {
       more += __popc(above);
       same += __popc(equal);
     }
-    cluster_.barrier_wait(std::move(done));  // others may read this block's counts until then
   }
 
   cg::cluster_group cluster_;
-  Shared<kWarps>& shared_;
-  uint32_t* held_;  // the lane's scores
+  Memory& shared_;
+  const uint32_t* held_;  // the lane's scores
   uint32_t budget_;
-  int blocks_;
   int rank_;
   int lane_ = threadIdx.x % 32;
   int warp_ = threadIdx.x / 32;
@@ -294,44 +342,50 @@ class Chooser {
   uint32_t ties_ = 0;
 };
 
-template <int kWarps>
+template <int kWarps, int kBlocks, bool kHold>
 __global__ void __launch_bounds__(32 * kWarps) choose_kernel(const __grid_constant__ SelectArgs args) {
   let_next_start();
   extern __shared__ __align__(16) uint32_t held[];
-  __shared__ Shared<kWarps> shared;
-  const unsigned row = blockIdx.x / cg::this_cluster().num_blocks();
+  __shared__ Shared<kWarps, kBlocks> shared;
+  const unsigned row = blockIdx.x / kBlocks;
   const unsigned row_tile = row / static_cast<unsigned>(args.tile_columns);
   const Tile tile(args, row_tile);
   const auto c = static_cast<int>(row - row_tile * args.tile_columns);
+  // All blocks of a cluster have the same row, and leave together.
+  const int visible = c < tile.columns ? tile.visible(c, args.kv.ratio) : 0;
+  const int64_t budget = args.selection.budget;
+  Chooser<kWarps, kBlocks, kHold>::prepare(shared);
+  if constexpr (kBlocks > 1) {
+    cg::this_cluster().sync();
+  } else {
+    __syncthreads();
+  }
   await_previous();
   if (tile.offset + c >= args.each) return;
   const int64_t column = tile.first_column + c;
-  const int visible = c < tile.columns ? tile.visible(c, args.kv.ratio) : 0;
-  const int64_t budget = args.selection.budget;
   if (threadIdx.x == 0) {
     args.selection.counts[column] = visible <= budget ? BlockSelection::kEverything : static_cast<int32_t>(budget);
   }
   if (visible <= budget) return;
   const float* scores = args.scores + (tile.first_row + c) * args.stride;
-  Chooser<kWarps> chooser(scores, visible, static_cast<uint32_t>(budget), held, shared);
+  Chooser<kWarps, kBlocks, kHold> chooser(scores, visible, static_cast<uint32_t>(budget), held, shared);
   chooser.choose(args.selection.blocks + column * budget);
 }
 
-template <int kWarps>
-void launch(const Context& context, const SelectArgs& args, int64_t rows, bool cluster) {
-  const int64_t words = args.stride / 32;
-  const auto bytes_of = [&](int64_t blocks) {
-    const int64_t block_words = (words + blocks - 1) / blocks;
-    return (block_words + kWarps - 1) / kWarps * kWarps * 128;
-  };
-  const bool clusters = context.capability / 10 == 9 || context.capability / 10 == 10;
-  const int64_t blocks = clusters && (cluster || bytes_of(1) > kMostHeldBytes) ? kBlocks : 1;
-  const int64_t bytes = bytes_of(blocks);
+// Bytes of a row's scores that a block holds.
+int64_t held_bytes(const SelectArgs& args, int warps, int64_t blocks) {
+  const int64_t block_words = (args.stride / 32 + blocks - 1) / blocks;
+  return (block_words + warps - 1) / warps * warps * 128;
+}
+
+template <int kWarps, int kBlocks, bool kHold = true>
+void launch(const Context& context, const SelectArgs& args, int64_t rows) {
+  const int64_t bytes = kHold ? held_bytes(args, kWarps, kBlocks) : 0;
   if (bytes > kMostHeldBytes) base::internal_error("cuda", "{} blocks are too many to choose from", args.stride);
-  const auto kernel = choose_kernel<kWarps>;
+  const auto kernel = choose_kernel<kWarps, kBlocks, kHold>;
   TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostHeldBytes));
-  launch_following_clusters(context, dim3(static_cast<unsigned>(blocks)), kernel, static_cast<unsigned>(rows * blocks),
-                            32 * kWarps, static_cast<size_t>(bytes), args);
+  launch_following_clusters(context, dim3(kBlocks), kernel, static_cast<unsigned>(rows * kBlocks), 32 * kWarps,
+                            static_cast<size_t>(bytes), args);
   TANDEM_CUDA_LAUNCHED("choose_blocks");
 }
 
@@ -340,10 +394,18 @@ void launch(const Context& context, const SelectArgs& args, int64_t rows, bool c
 void choose_blocks(const Context& context, const SelectArgs& args, int64_t tiles, bool few) {
   const int64_t rows = tiles * args.tile_columns;
   const bool large = args.stride > 32 * kMostWordsOfBlock;
+  const bool clusters = context.capability / 10 == 9 || context.capability / 10 == 10;
+  const bool fits = held_bytes(args, 8, 1) <= kMostHeldBytes;
   if (few && !large) {
-    launch<32>(context, args, rows, false);
+    launch<32, 1>(context, args, rows);
+  } else if (clusters && few) {
+    launch<16, kClusterBlocks>(context, args, rows);
+  } else if (fits) {
+    launch<8, 1>(context, args, rows);
+  } else if (clusters) {
+    launch<8, kClusterBlocks>(context, args, rows);
   } else {
-    launch<8>(context, args, rows, few);
+    launch<32, 1, false>(context, args, rows);
   }
 }
 

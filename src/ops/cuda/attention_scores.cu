@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
+constexpr int kFewThreads = 128;
 
 // Queries of a tile's columns in BF16, [groups of 16 columns, heads, 16, inputs], with the inputs of each 32 in the
 // order of the fragments: a lane's 16 bytes of a key are inputs of two products.
@@ -130,6 +131,96 @@ __global__ void __launch_bounds__(kThreads, kInputs <= 128 ? 2 : 1)
   }
 }
 
+// Of few columns: they are the columns of the products, of one head after the other, and the keys are the rows. A warp
+// has 32 keys, and fetches all but those of the step's own blocks before the kernels before have ended. The inputs of
+// each 32 are in the order in which a lane's 16 bytes of a key are inputs of two products.
+template <int kInputs>
+__global__ void __launch_bounds__(kFewThreads, kInputs <= 128 ? 4 : 1)
+    score_few_kernel(const __grid_constant__ SelectArgs args) {
+  let_next_start();
+  constexpr int parts = kInputs / 32;
+  extern __shared__ __align__(128) uint4 operands[];  // [heads, parts, 8 columns, 4]: a lane's of the right operand
+  const Tile tile(args, blockIdx.y);
+  const int visible = tile.visible(tile.columns - 1, args.kv.ratio);
+  const int lane = threadIdx.x % 32;
+  const int block_first = static_cast<int>(blockIdx.x) * kFewThreads;
+  if (tile.columns == 0 || visible <= args.selection.budget || block_first >= visible) {
+    await_previous();  // without it kernels behind this one could pass those before it
+    return;
+  }
+  const int first = block_first + static_cast<int>(threadIdx.x) / 32 * kScoreKeys;
+  const auto old = static_cast<int>(static_cast<unsigned>(tile.run.position) / static_cast<unsigned>(args.kv.ratio));
+  const std::byte* rows[4];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    rows[n] = args.kv.index_key(tile.run.block_table, min(first + 8 * n + lane / 4, visible - 1)) + 16 * (lane % 4);
+  }
+  uint4 keys[4][parts];
+  const auto load_key = [&](int n, bool wanted) {
+#pragma unroll
+    for (int i = 0; i < parts; ++i) {
+      const bool held = wanted && 32 * i + 8 * (lane % 4) < args.kv.index_dim;
+      keys[n][i] = held ? *reinterpret_cast<const uint4*>(rows[n] + 64 * i) : uint4{};
+    }
+  };
+#pragma unroll
+  for (int n = 0; n < 4; ++n) load_key(n, first + 8 * n + lane / 4 < old);
+  await_previous();
+  const int eighths = args.heads * parts * 32;  // of queries, eight inputs each
+#pragma unroll 2
+  for (int i = threadIdx.x; i < eighths; i += kFewThreads) {
+    const int column = i / 4 % 8;
+    const int d = i / 32 % parts * 32 + i % 4 * 8;
+    uint4 operand{};
+    if (column < tile.columns && d < args.kv.index_dim) {
+      const float* from =
+          args.q + ((tile.first_column + column) * args.heads + i / (32 * parts)) * args.kv.index_dim + d;
+      const auto lower = *reinterpret_cast<const float4*>(from);
+      const auto upper = *reinterpret_cast<const float4*>(from + 4);
+      operand = {pack_bf16(lower.x, lower.y), pack_bf16(lower.z, lower.w), pack_bf16(upper.x, upper.y),
+                 pack_bf16(upper.z, upper.w)};
+    }
+    operands[i] = operand;
+  }
+  if (first + kScoreKeys > old) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if (first + 8 * n + lane / 4 >= old) load_key(n, true);
+    }
+  }
+  __syncthreads();
+  float sums[2][4] = {};
+#pragma unroll 1
+  for (int h = 0; h < args.heads; ++h) {
+    float products[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < parts; ++i) {
+      const uint4 q = operands[(h * parts + i) * 32 + lane];
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        const uint4& upper = keys[2 * t][i];
+        const uint4& lower = keys[2 * t + 1][i];
+        multiply_add(products[t], {upper.x, lower.x, upper.y, lower.y}, q.x, q.y);
+        multiply_add(products[t], {upper.z, lower.z, upper.w, lower.w}, q.z, q.w);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[t][i] += products[t][i] > 0.0F ? products[t][i] : 0.0F;
+    }
+  }
+  if (first >= visible) return;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int column = 2 * (lane % 4) + i % 2;
+    if (column >= tile.columns) continue;
+    float* to = args.scores + (tile.first_row + column) * args.stride + first + lane / 4 + i / 2 * 8;
+#pragma unroll
+    for (int t = 0; t < 2; ++t) to[16 * t] = sums[t][i] * args.scale;
+  }
+}
+
 // In FP32 on ordinary cores: a warp a block of the context, for one column.
 __global__ void __launch_bounds__(kThreads) score_portable_kernel(const __grid_constant__ SelectArgs args, int keys) {
   follow();
@@ -161,7 +252,16 @@ __global__ void __launch_bounds__(kThreads) score_portable_kernel(const __grid_c
 }
 
 template <int kInputs>
-void launch_scores(const Context& context, const SelectArgs& args, int64_t tiles, int keys, int64_t blocks) {
+void launch_scores(const Context& context, const SelectArgs& args, int64_t tiles, int keys, int64_t blocks, bool few) {
+  if (few) {
+    const dim3 grid(static_cast<unsigned>((args.stride + kFewThreads - 1) / kFewThreads), static_cast<unsigned>(tiles));
+    const auto kernel = score_few_kernel<kInputs>;
+    const int bytes = args.heads * kInputs * 8 * 2;
+    allow_shared(kernel, bytes);
+    launch_following(context, kernel, grid, kFewThreads, static_cast<size_t>(bytes), args);
+    TANDEM_CUDA_LAUNCHED("score_few_blocks");
+    return;
+  }
   const int bytes = args.tile_columns * args.heads * kInputs * 2;
   const auto kernel = score_kernel<kInputs>;
   TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -172,7 +272,7 @@ void launch_scores(const Context& context, const SelectArgs& args, int64_t tiles
 
 }  // namespace
 
-void score_blocks(const Context& context, const SelectArgs& args, bool tensor_cores, int64_t tiles) {
+void score_blocks(const Context& context, const SelectArgs& args, bool tensor_cores, int64_t tiles, bool few) {
   // A block of the grid takes as many keys as pay for its queries.
   const int keys = args.tile_columns > kScoreColumns ? 1024 : kWarps * kScoreKeys;
   const int64_t blocks = (args.stride + keys - 1) / keys;
@@ -182,10 +282,10 @@ void score_blocks(const Context& context, const SelectArgs& args, bool tensor_co
     TANDEM_CUDA_LAUNCHED("score_blocks");
     return;
   }
-  if (args.kv.index_dim <= 32) return launch_scores<32>(context, args, tiles, keys, blocks);
-  if (args.kv.index_dim <= 64) return launch_scores<64>(context, args, tiles, keys, blocks);
-  if (args.kv.index_dim <= 128) return launch_scores<128>(context, args, tiles, keys, blocks);
-  launch_scores<256>(context, args, tiles, keys, blocks);
+  if (args.kv.index_dim <= 32) return launch_scores<32>(context, args, tiles, keys, blocks, few);
+  if (args.kv.index_dim <= 64) return launch_scores<64>(context, args, tiles, keys, blocks, few);
+  if (args.kv.index_dim <= 128) return launch_scores<128>(context, args, tiles, keys, blocks, few);
+  launch_scores<256>(context, args, tiles, keys, blocks, few);
 }
 
 }  // namespace tandem::ops::cuda

@@ -32,9 +32,11 @@ void select_blocks(const Context& context, const Columns& columns, const Ops::Se
                .run_tiles = 1,
                .first_tile = 0};
   const bool tensor_cores = context.tensor_cores && context.round_inputs && args.kv.type != KvType::kF32;
+  const bool few = columns.count() <= kMostFewColumns;
+  if (few) a.tile_columns = static_cast<int>(columns.each);
   // Many columns share the keys by fours of tiles, as far as shared memory holds their queries.
   const int64_t query_bytes = kScoreColumns * args.heads * 2 * std::max<int64_t>(args.kv.index_dim, 32);
-  while (tensor_cores && a.tile_columns < columns.each && a.tile_columns < 4 * kScoreColumns &&
+  while (tensor_cores && !few && a.tile_columns < columns.each && a.tile_columns < 4 * kScoreColumns &&
          2 * a.tile_columns / kScoreColumns * query_bytes <= 64 * 1024) {
     a.tile_columns *= 2;
   }
@@ -49,8 +51,8 @@ void select_blocks(const Context& context, const Columns& columns, const Ops::Se
   for (int64_t first = 0; first < tiles; first += tiles_at_once) {
     a.first_tile = first;
     const int64_t count = std::min(tiles_at_once, tiles - first);
-    if (any) score_blocks(context, a, tensor_cores, count);
-    choose_blocks(context, a, count, columns.count() <= kMostFewColumns);
+    if (any) score_blocks(context, a, tensor_cores, count, few);
+    choose_blocks(context, a, count, few);
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace tandem::ops::cuda {
 
-inline constexpr int kScoreColumns = 16;  // of a tile, at least
+inline constexpr int kScoreColumns = 16;  // of a tile, at least, of many columns
 inline constexpr int kScoreKeys = 32;     // of a tile
 
 struct SelectArgs {
@@ -51,8 +51,9 @@ struct Tile {
 };
 #endif
 
-// Scores of the columns of `tiles`, where the context may have more blocks than the budget.
-void score_blocks(const Context& context, const SelectArgs& args, bool tensor_cores, int64_t tiles);
+// Scores of the columns of `tiles`, where the context may have more blocks than the budget. `few`: a tile is a run of
+// at most eight columns.
+void score_blocks(const Context& context, const SelectArgs& args, bool tensor_cores, int64_t tiles, bool few);
 // The best of each row of scores. `few`: a column is worth the work of several blocks of threads.
 void choose_blocks(const Context& context, const SelectArgs& args, int64_t tiles, bool few);
 

@@ -333,11 +333,13 @@ TEST_F(CudaAttention, TheBestBlocksAreChosenAndTheLowerAmongEquals) {
       {kTiny, {{400, 20}}, 20, 1, 3},
       {kTiny, {{4099, 1}}, 1, 100, 5},
   };
+  const int own_capability = card->context.capability;
   for (const Case& c : cases) {
     for (const KvType type : kTypes) {
       for (const bool tensor_cores : {true, false}) {
         const AttentionShape shape = with(c.shape, type);
         card->context.tensor_cores = tensor_cores;
+        card->context.capability = type == KvType::kInt8 ? 120 : own_capability;  // a card without clusters
         SCOPED_TRACE(testing::Message() << "each " << c.each << " position " << c.sequences[0].position << " range "
                                         << c.range << " type " << static_cast<int>(type) << " tc " << tensor_cores);
         PagedSequences sequences(*card, random, shape, c.sequences, c.each);
