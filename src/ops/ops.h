@@ -107,7 +107,7 @@ struct NgramWeights {
 struct BlockSelection {
   int64_t budget = 0;
   int32_t* blocks = nullptr;  // [columns, budget]
-  int32_t* counts = nullptr;  // [columns]; kEverything: the column sees all up to itself
+  int32_t* counts = nullptr;  // [columns]; kEverything where at most `budget` are visible: all up to itself
   static constexpr int32_t kEverything = -1;
 };
 

@@ -14,13 +14,14 @@ constexpr int kMergeThreads = 256;
 constexpr int kMergeDims = 64;  // of one block, four a thread
 constexpr int kSegments = kMergeThreads / (kMergeDims / 4);
 
-// Pieces of one column and query head: piece p is added in segment p % 16, segments in ascending order, all relative to
-// the largest score of all.
+// Pieces of one column and query head: piece p is added in segment p % 16, segments by twos and then in ascending
+// order, all relative to the largest score of all.
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ AttentionArgs args) {
   let_next_start();
   __shared__ float largest[kMergeThreads / 32];
-  __shared__ float sums[kSegments];
-  __shared__ float4 parts[kSegments][kMergeDims / 4];
+  constexpr int warps = kMergeThreads / 32;
+  __shared__ float sums[warps];
+  __shared__ float4 parts[warps][kMergeDims / 4];
   const int64_t row = blockIdx.x;
   const auto column = static_cast<int>(blockIdx.x / static_cast<unsigned>(args.heads()));
   const int dim = args.kv.head_dim;
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   await_previous();
   int64_t pieces = 0;
   if (offset < run.tokens) {
-    pieces = pieces_of(TokenList(run.position + offset, args.selection, column, args.kv.ratio).count);
+    pieces = args.cut.pieces(TokenList(run.position + offset, args.selection, column, args.kv.ratio).count);
   }
   const float2* states = args.states + row * args.pieces;
   const float* partial = args.partial + row * args.pieces * dim;
@@ -72,14 +73,24 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
       add(p, *reinterpret_cast<const float4*>(partial + p * dim + d));
     }
   }
-  parts[segment][lane] = part;
-  if (lane == 0) sums[segment] = sum;
+  // The two segments of a warp, then the warps.
+  static_assert(kMergeDims / 4 == 16);
+  part.x += __shfl_xor_sync(0xFFFFFFFFu, part.x, 16);
+  part.y += __shfl_xor_sync(0xFFFFFFFFu, part.y, 16);
+  part.z += __shfl_xor_sync(0xFFFFFFFFu, part.z, 16);
+  part.w += __shfl_xor_sync(0xFFFFFFFFu, part.w, 16);
+  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
+  if (segment % 2 == 0) {
+    parts[segment / 2][lane] = part;
+    if (lane == 0) sums[segment / 2] = sum;
+  }
   __syncthreads();
   if (segment != 0 || d >= dim) return;
-  for (int s = 1; s < kSegments; ++s) {
-    const float4 v = parts[s][lane];
+#pragma unroll
+  for (int w = 1; w < warps; ++w) {
+    const float4 v = parts[w][lane];
     part = make_float4(part.x + v.x, part.y + v.y, part.z + v.z, part.w + v.w);
-    sum += sums[s];
+    sum += sums[w];
   }
   if (pieces > 0) {
     write_answer(args, row, d, make_float4(part.x / sum, part.y / sum, part.z / sum, part.w / sum), gates);
@@ -90,6 +101,15 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
 
 // Beyond the few columns whose bits depend on it, pieces are worth their scratch up to here.
 constexpr int64_t kMostPartialBytes = int64_t{64} << 20;
+
+// The pieces of one long list are to be at the card's memory all at once and for equal times: two on each of 132
+// multiprocessors, which share out the rate of reading among themselves. A piece is a step of all warps of a block at
+// least.
+Cut cut_of(const Ops::Attention& args) {
+  constexpr int64_t places = 264;
+  return {.unit = args.kv.type == KvType::kInt8 ? 128 : 64,
+          .most = static_cast<int>(std::max<int64_t>(1, places / args.kv.kv_heads))};
+}
 
 }  // namespace
 
@@ -118,12 +138,13 @@ void attention(const Context& context, const Columns& columns, const Ops::Attent
                   .selection = chosen ? *args.selection : BlockSelection{},
                   .partial = nullptr,
                   .states = nullptr,
+                  .cut = cut_of(args),
                   .pieces = 1};
   const bool tensor_cores = context.tensor_cores && context.round_inputs && args.kv.type != KvType::kF32;
   // A list holds at most the context, and where blocks are chosen the budget with one unfinished block.
   int64_t longest = std::max<int64_t>(columns.reach, 1);
   if (chosen) longest = std::min(longest, (a.selection.budget + 1) * a.kv.ratio - 1);
-  const int64_t pieces = pieces_of(longest);
+  const int64_t pieces = a.cut.most_pieces(longest);
   const int64_t partial = count * args.heads * pieces * args.kv.head_dim;
   const bool few = count <= kMostFewColumns;
   const bool whole_runs = tensor_cores && !chosen && columns.each > kMostFewColumns;

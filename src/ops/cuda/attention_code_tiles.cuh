@@ -22,8 +22,8 @@ struct CodesShape {
   static constexpr int kChunks = kDim / 16;
   static constexpr int kGroups = kDim / kScaleGroup;
   static constexpr int kQuerySteps = kDim / 32;
-  // Shared memory: each stream's keys and values of a step, codes and then scales; queries as left operands. Then, over
-  // the same, the streams' sums and states.
+  // Shared memory: each stream's tiles, codes and then scales; queries as left operands. Then, over the same, the
+  // streams' sums and states.
   static constexpr int kCodesBytes = kStep * kDim;
   static constexpr int kSlotBytes = kCodesBytes + kStep * kGroups * 2;
   static constexpr int kQueries = kStreams * 2 * kSlotBytes;
@@ -31,7 +31,7 @@ struct CodesShape {
   static constexpr int kOperands = kUnits + kRows * 4;
   static constexpr int kSumStride = kDim + 4;  // floats; four rows' pairs then lie in different banks
   static constexpr int kStates = kStreams * kRows * kSumStride * 4;
-  static constexpr int kSums = kStates + kStreams * kRows * 8;
+  static constexpr int kSums = kStates + kStreams * kRows * 16;
   static constexpr int kBytes = kOperands > kSums ? kOperands : kSums;
 };
 
@@ -59,24 +59,32 @@ __device__ __forceinline__ uint32_t chunk_of(uint32_t first, int g, int c) {
 template <typename S, bool kChosen>
 class Reader {
  public:
-  __device__ Reader(const AttentionArgs& args, const Work& work, char* keys)
-      : args_(args), work_(work), keys_(keys), lane_(threadIdx.x % 32), step_(threadIdx.x / 32) {}
+  __device__ Reader(const AttentionArgs& args, const Work& work, char* slots)
+      : args_(args), work_(work), slots_(slots), lane_(threadIdx.x % 32) {}
   // The work's end is known.
   __device__ void start() {
-    steps_ = (work_.length() + kStep - 1) / kStep;
-    if constexpr (kChosen) find_token(step_);
+    step_ = threadIdx.x / 32;
+    length_ = work_.length();
+    steps_ = (length_ + kStep - 1) / kStep;
+    if constexpr (kChosen) {
+      find_token(step_);
+    } else {
+      // A piece begins with a page and every step of a stream lies in the same half of its page.
+      row_ = work_.kv_head * kPageTokens + step_ * kStep % kPageTokens;
+      plain_ = args_.kv.row_bytes == S::kDims && args_.kv.groups() == S::kGroups;
+      lane_codes_ = row_ * S::kDims + lane_ * 16;
+      lane_scales_ = row_ * S::kGroups * 2 + lane_ * 16;
+    }
     find_pages();
   }
   __device__ int steps() const { return steps_; }
-  __device__ char* keys() const { return keys_; }
-  __device__ char* values() const { return keys_ + S::kSlotBytes; }
+  __device__ char* slot(bool values) const { return slots_ + (values ? S::kSlotBytes : 0); }
 
   // Asks for the next tile. Closes a group of copies in any case.
   __device__ __forceinline__ void ask(bool values) {
     if (step_ < steps_) {
       if (!values) place_step();
-      copy(values ? args_.kv.values : 0, args_.kv.scales + (values ? args_.kv.value_scales() : 0),
-           keys_ + (values ? S::kSlotBytes : 0));
+      copy_rows(values, 0, kStep);
       if (values) {
         step_ += kStreams;
         if (kChosen || step_ / kStreams % 32 == 0) find_pages();
@@ -85,13 +93,41 @@ class Reader {
     commit_copies();
   }
 
+  // Asks for the first keys and values of a list all of which is known, before the kernels before this one have ended:
+  // for all but the run's own tokens, which they may still write.
+  __device__ void ask_early() {
+    if (step_ < steps_) place_step();
+    ask_first(0, old_rows());
+    step_ += kStreams;
+    if constexpr (kChosen) find_pages();
+  }
+  // Afterwards, for the run's own. Returns whether there were any.
+  __device__ bool ask_late() {
+    step_ -= kStreams;
+    const int old = old_rows();
+    const bool any = step_ < steps_ && old < kStep;
+    if (any) ask_first(old, kStep);
+    step_ += kStreams;
+    return any;
+  }
+
  private:
+  __device__ int old_rows() const {
+    return min(kStep, static_cast<int>(work_.run.position - work_.begin) - step_ * kStep);
+  }
+  __device__ void ask_first(int from, int to) {
+#pragma unroll 1
+    for (int values = 0; values < 2; ++values) {
+      if (step_ < steps_) copy_rows(values != 0, from, to);
+      commit_copies();
+    }
+  }
   // Where blocks are chosen, each lane has a token of the next step, found while the step before is worked on. Else a
   // step is half a page, and each lane looks up the page of another step.
   __device__ void find_token(int step) {
     const TokenList list(work_.position, args_.selection, work_.first_column, args_.kv.ratio);
     const int at = step * kStep + lane_;
-    token_ = at < work_.length() ? static_cast<int>(list.token(work_.begin + at)) : 0;
+    token_ = at < length_ ? static_cast<int>(list.token(work_.begin + at)) : 0;
   }
   __device__ void find_pages() {
     if constexpr (kChosen) {
@@ -102,77 +138,85 @@ class Reader {
     }
   }
   __device__ void place_step() {
-    row_ = work_.kv_head * kPageTokens;
     if constexpr (kChosen) {
       page_ = args_.kv.pages + pages_ * args_.kv.page_bytes;
-      row_ += token_ % kPageTokens;
+      row_ = work_.kv_head * kPageTokens + token_ % kPageTokens;
       find_token(step_ + kStreams);
     } else {
       page_ = args_.kv.pages + __shfl_sync(kAll, pages_, step_ / kStreams % 32) * args_.kv.page_bytes;
-      row_ += (static_cast<int>(work_.begin) + step_ * kStep) % kPageTokens;
     }
   }
 
-  __device__ __forceinline__ void copy(int64_t codes, int64_t scales, char* to) const {
+  __device__ __forceinline__ void copy_rows(bool values, int from_row, int to_row) const {
+    if (plain_ && (step_ + 1) * kStep <= length_ && from_row == 0 && to_row == kStep) {
+      copy_plain(values);
+    } else {
+      copy(values, length_ - step_ * kStep, from_row, to_row);
+    }
+  }
+  // A whole tile of a shape that fills it.
+  __device__ __forceinline__ void copy_plain(bool values) const {
     constexpr int rows_at_once = 32 / S::kChunks;
-    constexpr int times = kStep / rows_at_once;
-    const int tokens = work_.length() - step_ * kStep;
+    const std::byte* from = page_ + (values ? args_.kv.values : 0) + lane_codes_;
+    const uint32_t to = shared_address(slot(values));
+    const uint32_t base = each_round(to + swizzled<S::kChunks>(lane_ / S::kChunks, lane_ % S::kChunks) * 16);
+#pragma unroll
+    for (int i = 0; i < kStep / rows_at_once; ++i) {
+      copy_16(copied_to<S>(base, i), from + i * rows_at_once * S::kDims);
+    }
+    if (lane_ * 16 >= kStep * S::kGroups * 2) return;
+    copy_16(to + S::kCodesBytes + lane_ * 16,
+            page_ + args_.kv.scales + (values ? args_.kv.value_scales() : 0) + lane_scales_);
+  }
+
+  // Rows from `from_row` to before `to_row` of a tile of which `tokens` are in the list; zeros behind them.
+  __device__ __forceinline__ void copy(bool values, int tokens, int from_row, int to_row) const {
+    char* const to = slot(values);
+    constexpr int rows_at_once = 32 / S::kChunks;
     const int chunk = lane_ % S::kChunks;
     const int first = lane_ / S::kChunks;
+    const bool inside = chunk * 16 < args_.kv.row_bytes;
     const uint32_t base = each_round(shared_address(to) + swizzled<S::kChunks>(first, chunk) * 16);
-    const std::byte* own = page_ + codes + static_cast<int64_t>(row_) * args_.kv.row_bytes;
-    if (kChosen || tokens < kStep || args_.kv.row_bytes != S::kDims) {
-      const bool inside = chunk * 16 < args_.kv.row_bytes;
+    const std::byte* own = page_ + (values ? args_.kv.values : 0) + row_ * args_.kv.row_bytes;
 #pragma unroll 2
-      for (int i = 0; i < times; ++i) {
-        const int r = first + i * rows_at_once;
-        const std::byte* from = own + r * args_.kv.row_bytes;
-        if constexpr (kChosen) from = reinterpret_cast<const std::byte*>(__shfl_sync(kAll, uint64_t(own), r));
-        const bool valid = inside && r < tokens;
-        copy_16(copied_to<S>(base, i), valid ? from + chunk * 16 : args_.kv.pages, valid);
-      }
-    } else {
-      own += first * S::kDims + chunk * 16;
-#pragma unroll
-      for (int i = 0; i < times; ++i) {
-        copy_16(copied_to<S>(base, i), own + i * rows_at_once * S::kDims);
-      }
+    for (int i = 0; i < kStep / rows_at_once; ++i) {
+      const int r = first + i * rows_at_once;
+      const std::byte* from = own + r * args_.kv.row_bytes;
+      if constexpr (kChosen) from = reinterpret_cast<const std::byte*>(__shfl_sync(kAll, uint64_t(own), r));
+      const bool valid = inside && r < tokens;
+      if (r < from_row || r >= to_row) continue;
+      copy_16(copied_to<S>(base, i), valid ? from + chunk * 16 : args_.kv.pages, valid);
     }
-    copy_scales(scales, tokens, to + S::kCodesBytes);
-  }
-
-  __device__ __forceinline__ void copy_scales(int64_t scales, int tokens, char* to) const {
+    if (lane_ < from_row || lane_ >= to_row) return;
+    // The scales of a token a lane.
     const int groups = args_.kv.groups();
-    constexpr int bytes = S::kGroups * 2;  // of a token
-    if (!kChosen && groups == S::kGroups) {
-      if (lane_ * 16 >= kStep * bytes) return;
-      const int valid = max(0, min(16, tokens * bytes - lane_ * 16));
-      const std::byte* from = page_ + scales + row_ * bytes + lane_ * 16;
-      copy_16_of(shared_address(to) + lane_ * 16, valid > 0 ? from : args_.kv.pages, valid);
-      return;
-    }
     const bool valid = lane_ < tokens;
-    const std::byte* from = page_ + scales + (row_ + (kChosen ? 0 : lane_)) * groups * 2;
-    auto* own = reinterpret_cast<uint16_t*>(to) + lane_ * S::kGroups;
+    const std::byte* from =
+        page_ + args_.kv.scales + (values ? args_.kv.value_scales() : 0) + (row_ + (kChosen ? 0 : lane_)) * groups * 2;
+    auto* scales = reinterpret_cast<uint16_t*>(to + S::kCodesBytes) + lane_ * S::kGroups;
     if (S::kGroups == 4 && groups == 4) {
-      copy_8(shared_address(own), valid ? from : args_.kv.pages, valid);
+      copy_8(shared_address(scales), valid ? from : args_.kv.pages, valid);
       return;
     }
     for (int g = 0; g < S::kGroups; ++g) {
-      own[g] = valid && g < groups ? reinterpret_cast<const uint16_t*>(from)[g] : 0;
+      scales[g] = valid && g < groups ? reinterpret_cast<const uint16_t*>(from)[g] : 0;
     }
   }
 
   const AttentionArgs& args_;
   const Work& work_;
-  char* keys_;
+  char* slots_;
   int lane_;
-  int step_;  // the next to ask for
+  int step_ = 0;  // the next to ask for
+  int length_ = 0;
   int steps_ = 0;
   int32_t pages_ = 0;
   int token_ = 0;
   const std::byte* page_ = nullptr;  // of the step under way; where blocks are chosen, of the lane's token
   int row_ = 0;
+  bool plain_ = false;
+  int lane_codes_ = 0;  // from the page to what the lane copies of a plain tile first
+  int lane_scales_ = 0;
 };
 
 // The scales of the lane's tokens in a tile, in words of two: of two groups of a token, or of two tokens with one

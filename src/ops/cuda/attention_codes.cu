@@ -7,13 +7,12 @@
 // Scores: a query row, by its largest magnitude, is whole numbers of 16 bits: two codes of 8 bits, which lie in rows r
 // and r + 8 of the left operand, so that one product with the keys' codes as they are gives both parts of a sum to the
 // same lane. Sums over the 64 dimensions of a scale are exact; the scale multiplies them in FP32. Values: codes become
-// FP16 exactly, and meet weights times their scales in FP16; a power of two that brings the largest scale so far to
-// between 1 and 2 keeps these in its range. What this rounds: 2^-16 of the row's largest query number; 2^-12 of each
-// weight and 2^-25 of the largest one's product.
+// FP16 exactly, and meet weights times their scales in FP16; a power of two near the largest scale so far keeps these
+// in its range. What this rounds: 2^-16 of the row's largest query number; 2^-12 of each weight and 2^-25 of the
+// largest one's product.
 //
 // No sum depends on which rows lie beside each other, or on how far the list goes on behind a row's own end: what a row
 // does not see adds zeros.
-
 #include "ops/cuda/attention_answer.cuh"
 #include "ops/cuda/attention_code_tiles.cuh"
 #include "ops/cuda/attention_codes.cuh"
@@ -24,16 +23,23 @@ namespace tandem::ops::cuda {
 
 namespace {
 
+// Where the block's rows lie in queries and answers; -1 where there is none.
+template <int kRows>
+__device__ __forceinline__ void find_places(const AttentionArgs& args, const Work& work, int (&places)[kRows]) {
+  const auto r = static_cast<int>(threadIdx.x);
+  if (r < kRows) places[r] = work.column_of(args, r) >= 0 ? static_cast<int>(work.query_row(args, r)) : -1;
+}
+
 // Writes the block's queries as left operands, [tiles, input steps, lanes], and what a whole number of each row stands
 // for. A warp makes a row after the other; rows that there are not become zeros.
 template <typename S>
-__device__ __forceinline__ void load_queries(const AttentionArgs& args, const Work& work, char* shared) {
+__device__ __forceinline__ void load_queries(const AttentionArgs& args, const int (&places)[S::kRows], char* shared) {
   constexpr int each = (S::kDims + 127) / 128;
   const int lane = threadIdx.x % 32;
 #pragma unroll 2
   for (int r = threadIdx.x / 32; r < S::kRows; r += kStreams) {
-    const bool held = work.column_of(args, r) >= 0;
-    const float* row = args.q + (held ? work.query_row(args, r) * args.kv.head_dim : 0);
+    const bool held = places[r] >= 0;
+    const float* row = args.q + (held ? static_cast<int64_t>(places[r]) * args.kv.head_dim : 0);
     float4 q[each];
     uint32_t most = 0x0DA24260u;  // 1e-30
 #pragma unroll
@@ -99,56 +105,66 @@ __device__ __forceinline__ void score(const char* slot, const char* queries, flo
   }
 }
 
-// The softmax of rows 8 m + lane / 4 of a stream.
+// The softmax of rows 8 m + lane / 4 of a stream. Weights are relative to a score near the largest so far, and values
+// to a power of two near their largest scale so far: both stay until they are left far behind, for what is summed is
+// multiplied whenever one changes. Weights times scales then stay below 2^14.
 template <typename S>
 struct States {
-  float largest[S::kTiles];
-  float sum[S::kTiles];    // the lane's part
-  float scale[S::kTiles];  // the largest of the values seen so far, at least the smallest that there is
-  int limit[S::kTiles];    // the last place of the list that the row sees
-  float unit[S::kTiles];   // from a score to an exponent of two
+  static constexpr float kMostAbove = 6;       // of a score above the one that weights are relative to
+  static constexpr float kMostScale = 0x1p8F;  // over the power of two
+  float base[S::kTiles];                       // exponents of two
+  float sum[S::kTiles];                        // the lane's part
+  float power[S::kTiles];                      // 0 until a step was seen
+  int limit[S::kTiles];                        // the last place of the list that the row sees
+  float unit[S::kTiles];                       // from a score to an exponent of two
+  int all_see;                                 // the last place that every row sees
 
   __device__ void start(const AttentionArgs& args, const Work& work, const char* shared) {
+    all_see = INT32_MAX;
 #pragma unroll
     for (int m = 0; m < S::kTiles; ++m) {
       const int r = 8 * m + static_cast<int>(threadIdx.x) % 32 / 4;
-      largest[m] = -INFINITY;
+      base[m] = -INFINITY;
       sum[m] = 0;
-      scale[m] = 0x1p-24F;
+      power[m] = 0;
       limit[m] = work.limit(args, r);
+      all_see = min(all_see, limit[m]);
       unit[m] = reinterpret_cast<const float*>(shared + S::kUnits)[r] * (args.scale * 1.4426950408889634F);
     }
-  }
-  // A power of two: 1 to 2 over it is the largest scale.
-  __device__ static float power_below(float scale) { return __uint_as_float(__float_as_uint(scale) & 0x7F800000u); }
-  __device__ static float power_above(float scale) {
-    return __uint_as_float(0x7F000000u - (__float_as_uint(scale) & 0x7F800000u));
+    all_see = __reduce_min_sync(kAll, all_see);
   }
 
-  // Turns a step's scores into weights relative to the largest score so far. `before` is what earlier weights are to be
-  // multiplied by.
+  // Turns a step's scores into weights. `before` is what earlier weights are to be multiplied by.
   __device__ __forceinline__ void soften(int first, float (&scores)[S::kTiles][kMine], float (&before)[S::kTiles]) {
+    const bool masked = first + kStep - 1 > all_see;
 #pragma unroll
     for (int m = 0; m < S::kTiles; ++m) {
-      float most = largest[m];
 #pragma unroll
-      for (int j = 0; j < kMine; ++j) {
-        scores[m][j] = sees(m, first, j) ? scores[m][j] * unit[m] : -INFINITY;
-        most = fmaxf(most, scores[m][j]);
+      for (int j = 0; j < kMine; ++j) scores[m][j] *= unit[m];
+      if (masked) {
+#pragma unroll
+        for (int j = 0; j < kMine; ++j) scores[m][j] = sees(m, first, j) ? scores[m][j] : -INFINITY;
       }
+      float most = scores[m][0];
+#pragma unroll
+      for (int j = 1; j < kMine; ++j) most = fmaxf(most, scores[m][j]);
       most = fmaxf(most, __shfl_xor_sync(kAll, most, 1));
       most = fmaxf(most, __shfl_xor_sync(kAll, most, 2));
-      const float base = most == -INFINITY ? 0.0F : most;
-      float here = 0;
+      const float old = base[m];
+      if (most > old + kMostAbove) base[m] = most;
+      const float here = base[m] == -INFINITY ? 0.0F : base[m];
+      float added = 0;
 #pragma unroll
       for (int j = 0; j < kMine; ++j) {
-        scores[m][j] = power_of_two(scores[m][j] - base);
-        here += scores[m][j];
+        scores[m][j] = power_of_two(scores[m][j] - here);
+        added += scores[m][j];
       }
-      before[m] = most == largest[m] ? 1.0F : power_of_two(largest[m] - base);
-      sum[m] = fmaf(sum[m], before[m], here);
-      largest[m] = most;
+      before[m] = base[m] == old ? 1.0F : power_of_two(old - here);
+      sum[m] = fmaf(sum[m], before[m], added);
     }
+  }
+  __device__ __forceinline__ float inverse_power(int m) const {
+    return __uint_as_float(0x7F000000u - __float_as_uint(power[m]));
   }
   __device__ __forceinline__ bool sees(int m, int first, int j) const {
     return first + 8 * (j / 2) + 2 * (static_cast<int>(threadIdx.x) % 4) + j % 2 <= limit[m];
@@ -158,26 +174,31 @@ struct States {
   // weights what stands beside them. Returns whether any `before` is not 1.
   __device__ __forceinline__ bool scale_weights(int first, const char* slot, float (&weights)[S::kTiles][kMine],
                                                 float (&before)[S::kTiles]) {
-    bool risen = false;
+    const bool masked = first + kStep - 1 > all_see;
+    bool changed = false;
 #pragma unroll
     for (int m = 0; m < S::kTiles; ++m) {
-      float most = scale[m];
+      float most = 0x1p-24F;
 #pragma unroll
       for (int g = 0; g < S::kGroups; g += Scales<S>::kGroupsAtOnce) {
         Scales<S> scales;
         scales.load(slot, g);
-        most = fmaxf(most, scales.largest([&](int j) { return sees(m, first, j); }));
+        most = fmaxf(most, masked ? scales.largest([&](int j) { return sees(m, first, j); })
+                                  : scales.largest([](int) { return true; }));
       }
       most = fmaxf(most, __shfl_xor_sync(kAll, most, 1));
       most = fmaxf(most, __shfl_xor_sync(kAll, most, 2));
-      const float power = power_above(most);
-      before[m] *= power * power_below(scale[m]);
-      scale[m] = most;
-      risen = risen || before[m] != 1.0F;
+      if (most >= power[m] * kMostScale) {
+        const float old = power[m];
+        power[m] = __uint_as_float(__float_as_uint(most) & 0x7F800000u);
+        before[m] *= old * inverse_power(m);
+      }
+      changed = changed || before[m] != 1.0F;
+      const float inverse = inverse_power(m);
 #pragma unroll
-      for (int j = 0; j < kMine; ++j) weights[m][j] *= power;
+      for (int j = 0; j < kMine; ++j) weights[m][j] *= inverse;
     }
-    return __any_sync(kAll, risen);
+    return __any_sync(kAll, changed);
   }
 };
 
@@ -237,12 +258,13 @@ __device__ __forceinline__ void add_values(const char* slot, const float (&weigh
 
 // Adds the streams up and writes the answers, or the piece's part of them.
 template <typename S>
-__device__ __forceinline__ void finish(const AttentionArgs& args, const Work& work, char* shared,
-                                       const States<S>& states, const float (&sums)[S::kTiles][S::kChunks][4]) {
+__device__ __forceinline__ void finish(const AttentionArgs& args, const Work& work, const int (&places)[S::kRows],
+                                       char* shared, const States<S>& states,
+                                       const float (&sums)[S::kTiles][S::kChunks][4]) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   auto* stream_sums = reinterpret_cast<float*>(shared);
-  auto* stream_states = reinterpret_cast<float2*>(shared + S::kStates);
+  auto* stream_states = reinterpret_cast<float4*>(shared + S::kStates);
   await_copies<0>();
   __syncthreads();  // nobody reads keys, values or queries any more
 #pragma unroll
@@ -251,16 +273,13 @@ __device__ __forceinline__ void finish(const AttentionArgs& args, const Work& wo
     sum += __shfl_xor_sync(kAll, sum, 1);
     sum += __shfl_xor_sync(kAll, sum, 2);
     const int rows = warp * S::kRows + 8 * m;
-    if (lane % 4 == 0) stream_states[rows + lane / 4] = make_float2(states.largest[m], sum);
-    const float own = States<S>::power_below(states.scale[m]);
-    const float units[2] = {__shfl_sync(kAll, own, lane % 4 * 8), __shfl_sync(kAll, own, lane % 4 * 8 + 4)};
+    if (lane % 4 == 0) stream_states[rows + lane / 4] = make_float4(states.base[m], sum, states.power[m], 0);
 #pragma unroll
     for (int c = 0; c < S::kChunks; ++c) {
       float* to = stream_sums + (rows + 2 * (lane % 4)) * S::kSumStride + 16 * c + 2 * (lane / 4);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        *reinterpret_cast<float2*>(to + i * S::kSumStride) =
-            make_float2(sums[m][c][i] * units[i], sums[m][c][2 + i] * units[i]);
+        *reinterpret_cast<float2*>(to + i * S::kSumStride) = make_float2(sums[m][c][i], sums[m][c][2 + i]);
       }
     }
   }
@@ -270,7 +289,7 @@ __device__ __forceinline__ void finish(const AttentionArgs& args, const Work& wo
   if (d >= args.kv.head_dim) return;
 #pragma unroll 1
   for (int r = static_cast<int>(threadIdx.x) / quads; r < S::kRows; r += kStreamThreads / quads) {
-    if (work.column_of(args, r) < 0) return;
+    if (places[r] < 0) continue;
     float most = -INFINITY;
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) most = fmaxf(most, stream_states[s * S::kRows + r].x);
@@ -279,14 +298,15 @@ __device__ __forceinline__ void finish(const AttentionArgs& args, const Work& wo
     float sum = 0;
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) {
-      const float2 state = stream_states[s * S::kRows + r];
-      const float weight = power_of_two(state.x - top);
+      const float4 state = stream_states[s * S::kRows + r];
+      float weight = power_of_two(state.x - top);
       const auto part = *reinterpret_cast<const float4*>(stream_sums + (s * S::kRows + r) * S::kSumStride + d);
       sum = fmaf(state.y, weight, sum);
+      weight *= state.z;
       total = {fmaf(part.x, weight, total.x), fmaf(part.y, weight, total.y), fmaf(part.z, weight, total.z),
                fmaf(part.w, weight, total.w)};
     }
-    const int64_t row = work.query_row(args, r);
+    const int64_t row = places[r];
     if (args.partial == nullptr) {
       write_answer(args, row, d, make_float4(total.x / sum, total.y / sum, total.z / sum, total.w / sum));
       continue;
@@ -297,56 +317,83 @@ __device__ __forceinline__ void finish(const AttentionArgs& args, const Work& wo
   }
 }
 
-template <int kDim, int kRowTiles, bool kChosen>
-__global__ void __launch_bounds__(kStreamThreads, kRowTiles == 1 ? 3 : 2)
-    attend_codes_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ AttentionGrid grid) {
-  let_next_start();
-  using S = CodesShape<kDim, kRowTiles>;
-  extern __shared__ __align__(128) char shared[];
+// Works through a piece or list. `asked`: the first tiles are on their way.
+template <typename S, bool kChosen>
+__device__ __forceinline__ void attend(const AttentionArgs& args, const Work& work, Reader<S, kChosen>& reader,
+                                       int (&places)[S::kRows], char* shared, bool asked) {
   const int warp = threadIdx.x / 32;
-  __shared__ Work work;  // in registers it would take the place of sums
-  if (threadIdx.x == 0) work = Work(args, grid, S::kRows);
-  __syncthreads();
-  Reader<S, kChosen> reader(args, work, shared + warp * 2 * S::kSlotBytes);
-  if (!kChosen && work.begin < work.end) reader.start();
-  await_previous();
-  if (kChosen) {
-    if (threadIdx.x == 0) work.find_end(args, S::kRows);
-    __syncthreads();
-  }
-  work.zero_padding(args);
-  if (work.begin >= work.end) return;
-  if (kChosen) reader.start();
-
   float sums[S::kTiles][S::kChunks][4] = {};
   States<S> states;
   float weights[S::kTiles][kMine];
   float before[S::kTiles];
-  // Two tiles are asked for before the first is worked on.
+  bool late = false;
+  if (asked) late = reader.ask_late();
 #pragma unroll 1
-  for (int tile = -2; tile < 2 * ((reader.steps() - warp + kStreams - 1) / kStreams); ++tile) {
+  for (int tile = asked ? 2 : 0; tile < 2; ++tile) reader.ask(tile != 0);
+  __syncthreads();  // places are found
+  load_queries<S>(args, places, shared);
+  if (late) await_copies<0>();
+  __syncthreads();
+  states.start(args, work, shared);
+#pragma unroll 1
+  for (int tile = 0; tile < 2 * ((reader.steps() - warp + kStreams - 1) / kStreams); ++tile) {
     const bool values = tile % 2 != 0;
     const int first = static_cast<int>(work.begin) + (warp + tile / 2 * kStreams) * kStep;
-    if (tile == -1) {
-      load_queries<S>(args, work, shared);
-      __syncthreads();
-      states.start(args, work, shared);
+    await_copies<1>();
+    __syncwarp();
+    const char* slot = reader.slot(values);
+    if (values) {
+      if (states.scale_weights(first, slot, weights, before)) rescale<S>(before, sums);
+      add_values<S>(slot, weights, sums);
+    } else {
+      score<S>(slot, shared + S::kQueries, weights);
+      states.soften(first, weights, before);
     }
-    if (tile >= 0) {
-      await_copies<1>();
-      __syncwarp();
-      if (values) {
-        if (states.scale_weights(first, reader.values(), weights, before)) rescale<S>(before, sums);
-        add_values<S>(reader.values(), weights, sums);
-      } else {
-        score<S>(reader.keys(), shared + S::kQueries, weights);
-        states.soften(first, weights, before);
-      }
-      __syncwarp();
-    }
+    __syncwarp();
     reader.ask(values);
   }
-  finish<S>(args, work, shared, states, sums);
+  finish<S>(args, work, places, shared, states, sums);
+}
+
+template <int kDim, int kRowTiles, bool kChosen>
+__global__ void __launch_bounds__(kStreamThreads, 2)
+    attend_codes_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ AttentionGrid grid) {
+  let_next_start();
+  using S = CodesShape<kDim, kRowTiles>;
+  extern __shared__ __align__(128) char shared[];
+  __shared__ Work work;             // in registers it would take the place of sums
+  __shared__ int places[S::kRows];  // of the rows in queries and answers
+  if (threadIdx.x == 0) work = Work(args, grid, S::kRows);
+  __syncthreads();
+  Reader<S, kChosen> reader(args, work, shared + threadIdx.x / 32 * 2 * S::kSlotBytes);
+  bool asked = work.known && work.begin < work.end;
+  if (asked) {
+    reader.start();
+    reader.ask_early();
+    find_places(args, work, places);
+  }
+  await_previous();
+  if (kChosen && !work.known) {
+    __syncthreads();  // all have read what is known
+    if (threadIdx.x == 0) work.find_piece(args);
+    __syncthreads();
+  }
+  work.zero_padding(args);
+#pragma unroll 1
+  while (true) {
+    if (work.begin < work.end) {
+      if (!asked) {
+        reader.start();
+        find_places(args, work, places);
+      }
+      attend<S, kChosen>(args, work, reader, places, shared, asked);
+    }
+    if (!work.has_more_columns()) return;
+    __syncthreads();  // nobody reads anything of the piece before
+    if (threadIdx.x == 0) work.find_piece(args);
+    __syncthreads();
+    asked = false;
+  }
 }
 
 template <int kDim, int kRowTiles, bool kChosen>

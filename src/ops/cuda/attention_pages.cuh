@@ -83,12 +83,17 @@ struct TokenList {
 
   __device__ TokenList(int64_t at, const BlockSelection& selection, int64_t column, int block_tokens)
       : position(at), blocks(nullptr), ratio(block_tokens), chosen(0), count(at + 1) {
-    if (selection.counts == nullptr) return;
+    if (sees_everything(at, selection, ratio)) return;
     const int32_t most = selection.counts[column];
     if (most == BlockSelection::kEverything) return;
     blocks = selection.blocks + column * selection.budget;
     chosen = static_cast<int64_t>(most) * ratio;
     count = chosen + static_cast<unsigned>(position + 1) % static_cast<unsigned>(ratio);
+  }
+  // Whether that is known without the choice.
+  __device__ static bool sees_everything(int64_t position, const BlockSelection& selection, int ratio) {
+    return selection.counts == nullptr ||
+           static_cast<unsigned>(position + 1) / static_cast<unsigned>(ratio) <= selection.budget;
   }
   __device__ int64_t token(int64_t i) const {
     if (blocks == nullptr) return i;
@@ -101,22 +106,31 @@ struct TokenList {
 };
 #endif
 
-// A column's list is cut into pieces that blocks of threads share out; the cuts are the same for every column. Pieces
-// grow along the list, so that long contexts have few partial results, and blocks of threads few beginnings: 128 tokens
-// up to 4 Ki, then 256, from 8 Ki 512, from 128 Ki 1,024.
-__host__ __device__ constexpr int64_t piece_begin(int64_t piece) {
-  if (piece <= 32) return piece * 128;
-  if (piece <= 48) return 4096 + (piece - 32) * 256;
-  if (piece <= 288) return 8192 + (piece - 48) * 512;
-  return 131072 + (piece - 288) * 1024;
-}
-// Pieces that hold the first `tokens` of a list.
-__host__ __device__ constexpr int64_t pieces_of(int64_t tokens) {
-  if (tokens <= 4096) return (tokens + 127) / 128;
-  if (tokens <= 8192) return 32 + (tokens - 4096 + 255) / 256;
-  if (tokens <= 131072) return 48 + (tokens - 8192 + 511) / 512;
-  return 288 + (tokens - 131072 + 1023) / 1024;
-}
+// How lists are cut into pieces that blocks of threads share out: into as many equal pieces as the card has places for
+// blocks, of whole units. The length of a piece follows from the list's own length alone, and so does every sum.
+struct Cut {
+  int unit = 64;  // tokens, a multiple of kPageTokens
+  int most = 1;   // pieces of a list
+
+  __host__ __device__ int64_t piece_tokens(int64_t count) const { return units(count) * unit; }
+  // The longest list that is cut into pieces as long as those of a list of `count`.
+  __host__ __device__ int64_t longest_alike(int64_t count) const { return units(count) * unit * most; }
+  __host__ __device__ int64_t pieces(int64_t count) const {
+    const auto tokens = static_cast<unsigned>(piece_tokens(count));
+    return (static_cast<unsigned>(count) + tokens - 1) / tokens;
+  }
+  // Of any list up to `longest`.
+  __host__ __device__ int64_t most_pieces(int64_t longest) const {
+    const int64_t units = (longest + unit - 1) / unit;
+    return units < most ? units : most;
+  }
+
+ private:
+  __host__ __device__ int64_t units(int64_t count) const {
+    const unsigned all = static_cast<unsigned>(unit) * static_cast<unsigned>(most);
+    return count <= 0 ? 1 : (static_cast<unsigned>(count) + all - 1) / all;
+  }
+};
 
 // What the kernels of attention take. A block of the grid works on one piece where `partial` is set, and on the whole
 // list otherwise.
@@ -132,7 +146,8 @@ struct AttentionArgs {
   BlockSelection selection;  // without counts: everything
   float* partial;            // [columns, heads, pieces, head_dim]: weighted values, not divided by the sum
   float2* states;            // [columns, heads, pieces]: the largest score, the sum of exponentials
-  int64_t pieces;
+  Cut cut;
+  int64_t pieces;  // that there is room for, of each column
 
   __host__ __device__ int64_t heads() const { return static_cast<int64_t>(kv.kv_heads) * group; }
   // Place of a column's query head in q and out, in rows of head_dim.

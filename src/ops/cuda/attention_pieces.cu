@@ -12,166 +12,14 @@
 
 #include "ops/cuda/attention_answer.cuh"
 #include "ops/cuda/attention_kernels.h"
-#include "ops/cuda/attention_mma.cuh"
-#include "ops/cuda/attention_work.cuh"
+#include "ops/cuda/attention_piece_tiles.cuh"
 #include "ops/cuda/follow.cuh"
 
 namespace tandem::ops::cuda {
 
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kStep = 64;                 // tokens
-constexpr int kKeyTiles = kStep / 32;     // eight keys each, of one warp
-constexpr int kWeightStride = kStep + 8;  // floats of a row of weights: four rows' pairs lie in different banks
-// Tokens are looked up in the tables for so many steps at once, in several stages so that nothing waits for a load.
-constexpr int kLookUpSteps = 4;
-constexpr int kLookUp = kLookUpSteps * kStep;
-
-template <int kDim, int kRowTiles>
-struct Shape {
-  static constexpr int kRows = 16 * kRowTiles;
-  static constexpr int kRowBytes = kDim * 2;
-  static constexpr int kChunks = kRowBytes / 16;
-  static constexpr int kTile = 32;  // tokens: 16 KB of heads of 256 dimensions
-  static constexpr int kStages = 3;
-  static constexpr int kStageBytes = kTile * kRowBytes;
-  static constexpr int kWarpDims = kDim / kWarps;
-  static constexpr int kColumnTiles = kWarpDims / 8;
-  static constexpr int kInputSteps = kDim / 16;
-  // Shared memory, in this order.
-  static constexpr int kQueries = kStages * kStageBytes;
-  static constexpr int kWeights = kQueries + kRows * kDim * 2;
-  static constexpr int kPlaces = kWeights + kRows * kWeightStride * 4;
-  static constexpr int kRowsOfPages = kPlaces + 2 * kLookUp * 8;
-  static constexpr int kReduce = kRowsOfPages + 2 * kLookUp * 4;
-  static constexpr int kBytes = kReduce + kWarps * kRows * 4;
-};
-
-template <typename S>
-struct Block {
-  const AttentionArgs& args;
-  const Work& work;
-  char* shared;
-  int lane = threadIdx.x % 32;
-  int warp = threadIdx.x / 32;
-  // The next tile to ask for.
-  int ask_step = 0;
-  int ask_tile = 0;  // keys, then values
-  int ask_stage = 0;
-
-  // Look-up under way: the list's tokens, then their pages.
-  int64_t found_token[kLookUp / kThreads];
-  int32_t found_page[kLookUp / kThreads];
-
-  __device__ char* stage(int i) const { return shared + i * S::kStageBytes; }
-  __device__ std::byte** places(int step) const {
-    return reinterpret_cast<std::byte**>(shared + S::kPlaces) + step % (2 * kLookUpSteps) * kStep;
-  }
-  __device__ int* page_rows(int step) const {
-    return reinterpret_cast<int*>(shared + S::kRowsOfPages) + step % (2 * kLookUpSteps) * kStep;
-  }
-  __device__ int length() const { return work.length(); }
-  __device__ int steps() const { return (length() + kStep - 1) / kStep; }
-  __device__ int tiles(int step) const { return (min(kStep, length() - step * kStep) + S::kTile - 1) / S::kTile; }
-
-  // Finds where the tokens of kLookUpSteps steps lie: the page, or null, and the row in it; in three stages.
-  __device__ __forceinline__ void find_tokens(int step) {
-    const TokenList list(work.position, args.selection, work.first_column, args.kv.ratio);
-#pragma unroll
-    for (int i = 0; i < kLookUp / kThreads; ++i) {
-      const int at = step * kStep + i * kThreads + static_cast<int>(threadIdx.x);
-      found_token[i] = at < length() ? list.token(work.begin + at) : -1;
-    }
-  }
-  __device__ __forceinline__ void find_pages() {
-#pragma unroll
-    for (int i = 0; i < kLookUp / kThreads; ++i) {
-      found_page[i] = found_token[i] >= 0 ? work.run.block_table[found_token[i] / kPageTokens] : 0;
-    }
-  }
-  __device__ __forceinline__ void keep_places(int step) {
-#pragma unroll
-    for (int i = 0; i < kLookUp / kThreads; ++i) {
-      const int at = i * kThreads + static_cast<int>(threadIdx.x);
-      std::byte* page = found_token[i] >= 0 ? args.kv.pages + found_page[i] * args.kv.page_bytes : nullptr;
-      places(step)[at] = page;
-      page_rows(step)[at] = static_cast<int>(work.kv_head * kPageTokens + found_token[i] % kPageTokens);
-    }
-  }
-
-  // Asks for the next tile, if there is one; closes a group of copies in any case.
-  __device__ void ask() {
-    if (ask_step < steps()) {
-      const int count = tiles(ask_step);
-      const bool values = ask_tile >= count;
-      load(ask_step, values ? ask_tile - count : ask_tile, values, stage(ask_stage));
-      if (++ask_tile == 2 * count) {
-        ask_tile = 0;
-        ++ask_step;
-      }
-      ask_stage = ask_stage + 1 == S::kStages ? 0 : ask_stage + 1;
-    }
-    commit_copies();
-  }
-
-  __device__ void load(int step, int tile, bool values, char* to) const {
-    std::byte* const* const page = places(step) + tile * S::kTile;
-    const int* const row = page_rows(step) + tile * S::kTile;
-    const uint32_t base = shared_address(to);
-    const int64_t part = values ? args.kv.values : 0;
-    const int chunk = threadIdx.x % S::kChunks;
-    const bool inside = chunk * 16 < args.kv.row_bytes;
-    constexpr int rows_at_once = kThreads / S::kChunks;
-    const int first = static_cast<int>(threadIdx.x) / S::kChunks;
-    if (args.selection.counts == nullptr) {  // a step is one page's tokens side by side
-      const int tokens = inside ? length() - step * kStep - tile * S::kTile : 0;
-      const std::byte* from = page[0] + part + (row[0] + first) * args.kv.row_bytes + chunk * 16;
-#pragma unroll
-      for (int i = 0; i < S::kTile / rows_at_once; ++i) {
-        const int r = first + i * rows_at_once;
-        copy_16(base + swizzled<S::kChunks>(r, chunk) * 16, r < tokens ? from : args.kv.pages, r < tokens);
-        from += rows_at_once * args.kv.row_bytes;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < S::kTile / rows_at_once; ++i) {
-        const int r = first + i * rows_at_once;
-        const bool valid = inside && page[r] != nullptr;
-        const std::byte* from = valid ? page[r] + part + row[r] * args.kv.row_bytes + chunk * 16 : args.kv.pages;
-        copy_16(base + swizzled<S::kChunks>(r, chunk) * 16, from, valid);
-      }
-    }
-  }
-
-  // Queries in BF16.
-  __device__ __forceinline__ void load_queries() const {
-    char* const to = shared + S::kQueries;
-    constexpr int quads = S::kInputSteps * 4;
-    constexpr int each = S::kRows * quads / kThreads;
-    float4 q[each];
-#pragma unroll
-    for (int i = 0; i < each; ++i) {
-      const int r = (i * kThreads + static_cast<int>(threadIdx.x)) / quads;
-      const int d = static_cast<int>(threadIdx.x) % quads * 4;
-      const bool held = work.column_of(args, r) >= 0 && d < args.kv.head_dim;
-      q[i] =
-          held ? *reinterpret_cast<const float4*>(args.q + work.query_row(args, r) * args.kv.head_dim + d) : float4{};
-    }
-#pragma unroll
-    for (int i = 0; i < each; ++i) {
-      const int r = (i * kThreads + static_cast<int>(threadIdx.x)) / quads;
-      const int d = static_cast<int>(threadIdx.x) % quads * 4;
-      *reinterpret_cast<uint2*>(to + swizzled<2 * S::kInputSteps>(r, d / 8) * 16 + d % 8 * 2) =
-          make_uint2(pack_bf16(q[i].x, q[i].y), pack_bf16(q[i].z, q[i].w));
-    }
-  }
-  __device__ void query_fragment(uint32_t (&a)[4], int row_tile, int step) const {
-    const int r = 16 * row_tile + lane % 16;
-    load_matrices(a, shared_address(shared + S::kQueries) + swizzled<2 * S::kInputSteps>(r, 2 * step + lane / 16) * 16);
-  }
-};
+using namespace pieces;  // NOLINT(google-build-using-namespace)
 
 // Products of all query rows with eight keys of a tile, before the softmax's scale.
 template <typename S, int kRowTiles, typename Queries>
@@ -393,26 +241,9 @@ __device__ void finish(const Block<S>& block, const RowStates<kRowTiles>& states
   });
 }
 
-template <int kDim, int kRowTiles>
-__global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
-    attend_pieces_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ AttentionGrid grid) {
-  let_next_start();
-  using S = Shape<kDim, kRowTiles>;
-  extern __shared__ __align__(128) char shared[];
-  Work work(args, grid, S::kRows);
-  await_previous();
-  if (args.selection.counts != nullptr) work.find_end(args, S::kRows);
-  work.zero_padding(args);
-  if (work.begin >= work.end) return;
-  Block<S> block{args, work, shared};
-  block.find_tokens(0);
-  block.find_pages();
-  block.load_queries();
-  block.keep_places(0);
-  __syncthreads();
-#pragma unroll 1
-  for (int i = 0; i < S::kStages - 1; ++i) block.ask();
-
+// Works through a piece or list, of which the first tiles were asked for.
+template <typename S, int kRowTiles>
+__device__ __forceinline__ void attend(Block<S>& block) {
   // One tile of rows keeps its queries in registers, more read them again for every tile of keys.
   uint32_t kept[kRowTiles == 1 ? S::kInputSteps : 1][4];
   if constexpr (kRowTiles == 1) {
@@ -430,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
   RowStates<kRowTiles> states;
   states.start(block);
   int stage = 0;
-  auto* weights = reinterpret_cast<float*>(shared + S::kWeights);
+  auto* weights = reinterpret_cast<float*>(block.shared + S::kWeights);
   for (int step = 0; step < block.steps(); ++step) {
     // Ahead of the copies, which are at most one step before the products.
     const int next = step / kLookUpSteps * kLookUpSteps + kLookUpSteps;
@@ -465,11 +296,57 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 ? 3 : 2)
   finish<S, kRowTiles>(block, states, sums);
 }
 
-template <int kDim, int kRowTiles>
+template <int kDim, int kRowTiles, int kStages>
+__global__ void __launch_bounds__(kThreads, kRowTiles == 1 && kStages == 3 ? 3 : 2)
+    attend_pieces_kernel(const __grid_constant__ AttentionArgs args, const __grid_constant__ AttentionGrid grid) {
+  let_next_start();
+  using S = Shape<kDim, kRowTiles, kStages>;
+  extern __shared__ __align__(128) char shared[];
+  Work work(args, grid, S::kRows);
+  const bool early = work.known && work.begin < work.end;
+  Block<S> block{args, work, shared};
+  if (early) {
+    block.find_first();
+    block.keep_places(0);
+    __syncthreads();
+    block.ask_early();
+  }
+  await_previous();
+  if (!work.known) work.find_piece(args);
+  work.zero_padding(args);
+  bool asked = early;
+#pragma unroll 1
+  while (true) {
+    if (work.begin < work.end) {
+      bool late = false;
+      if (asked) {
+        late = block.ask_late();
+      } else {
+        block.find_first();
+      }
+      block.load_queries();
+      if (!asked) block.keep_places(0);
+      if (late) await_copies<0>();
+      __syncthreads();
+      if (!asked) {
+#pragma unroll 1
+        for (int i = 0; i < S::kStages - 1; ++i) block.ask();
+      }
+      attend<S, kRowTiles>(block);
+    }
+    if (!work.has_more_columns()) return;
+    __syncthreads();  // nobody reads anything of the piece before
+    work.find_piece(args);
+    block.start_over();
+    asked = false;
+  }
+}
+
+template <int kDim, int kRowTiles, int kStages>
 void launch(const Context& context, const AttentionGrid& grid, const AttentionArgs& args) {
-  using S = Shape<kDim, kRowTiles>;
+  using S = Shape<kDim, kRowTiles, kStages>;
   static_assert(S::kBytes <= 96 * 1024);
-  const auto kernel = attend_pieces_kernel<kDim, kRowTiles>;
+  const auto kernel = attend_pieces_kernel<kDim, kRowTiles, kStages>;
   TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes));
   launch_following(context, kernel, work_blocks(args, grid, S::kRows), kThreads, S::kBytes, args, grid);
   TANDEM_CUDA_LAUNCHED("attend_pieces");
@@ -478,11 +355,13 @@ void launch(const Context& context, const AttentionGrid& grid, const AttentionAr
 template <int kDim>
 void launch_rows(const Context& context, const AttentionGrid& grid, const AttentionArgs& args) {
   if (grid.rows <= 16) {
-    launch<kDim, 1>(context, grid, args);
+    // Of pieces two blocks are on a multiprocessor, which a longer ring keeps busy; of whole lists as many as fit.
+    if (args.partial != nullptr) return launch<kDim, 1, 4>(context, grid, args);
+    launch<kDim, 1, 3>(context, grid, args);
   } else if (grid.rows <= 32) {
-    launch<kDim, 2>(context, grid, args);
+    launch<kDim, 2, 3>(context, grid, args);
   } else {
-    launch<kDim, 3>(context, grid, args);
+    launch<kDim, 3, 3>(context, grid, args);
   }
 }
 

@@ -117,8 +117,9 @@ __global__ void __launch_bounds__(kThreads) attend_portable_kernel(const __grid_
     return;
   }
   const TokenList list(run.position + offset, args.selection, column, args.kv.ratio);
-  const int64_t begin = split ? piece_begin(blockIdx.x) : 0;
-  const int64_t end = split ? min(list.count, piece_begin(blockIdx.x + 1)) : list.count;
+  const int64_t tokens = split ? args.cut.piece_tokens(list.count) : list.count;
+  const int64_t begin = split ? blockIdx.x * tokens : 0;
+  const int64_t end = min(list.count, begin + tokens);
   if (begin >= end) return;
   for (int first = 0; first < args.group; first += kHeads) {
     const int heads = min(kHeads, args.group - first);
@@ -132,20 +133,20 @@ __global__ void __launch_bounds__(kThreads) attend_portable_kernel(const __grid_
     }
     float sums[kHeads] = {};
     for (int64_t at = begin; at < end; at += kStepTokens) {
-      const int tokens = static_cast<int>(min(static_cast<int64_t>(kStepTokens), end - at));
+      const auto step = static_cast<int>(min(static_cast<int64_t>(kStepTokens), end - at));
       __syncthreads();
-      if (static_cast<int>(threadIdx.x) < tokens) {
+      if (static_cast<int>(threadIdx.x) < step) {
         const int64_t token = list.token(at + threadIdx.x);
         const std::byte* page = args.kv.page(run.block_table, token);
         shared.keys[threadIdx.x] = page + args.kv.key_offset(kv_head, token);
         shared.scales[threadIdx.x] = page + args.kv.scale_offset(kv_head, token);
       }
       __syncthreads();
-      score<kType>(args, tokens, shared);
+      score<kType>(args, step, shared);
       __syncthreads();
-      soften(tokens, shared);
+      soften(step, shared);
       __syncthreads();
-      add_values<kType>(args, tokens, shared, sums);
+      add_values<kType>(args, step, shared, sums);
     }
     for (int h = 0; h < heads; ++h) {
       const int64_t row = args.row(column, kv_head, first + h);

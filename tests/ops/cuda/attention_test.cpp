@@ -392,6 +392,10 @@ TEST_F(CudaAttention, FewColumnsAttendToEverythingBefore) {
       {kDense, {{40, 0}, {290, 1}}, 2},
       {kSmall, {{33300, 1}, {20, 1}}, 1},
       {kSmall, {{32766, 4}}, 4},
+      // Columns whose lists are cut into pieces of two lengths, in one run.
+      {kSmall, {{12285, 8}}, 8},
+      {kSmall, {{24573, 7}}, 8},
+      {kDense, {{12286, 4}}, 4},
       {kOdd, {{513, 3}, {5, 2}}, 4},
       {kTiny, {{300, 3}, {3, 1}}, 3},
   };
@@ -491,10 +495,11 @@ TEST_F(CudaAttention, AColumnsBitsDoNotDependOnItsCompany) {
     std::vector<SequenceShape> sequences;
     int64_t each;
   };
-  const std::vector<Case> cases = {{kFlash, {{254, 4}}, 4},         {kDense, {{507, 8}}, 8},
-                                   {kFlash, {{126, 5}}, 8},         {kDense, {{317, 4}, {63, 4}}, 4},
-                                   {kSmall, {{32765, 8}}, 8},       {kFlash, {{500, 1}, {3, 1}, {190, 1}}, 1},
-                                   {kTiny, {{300, 4}, {255, 3}}, 4}};
+  const std::vector<Case> cases = {{kFlash, {{254, 4}}, 4},          {kDense, {{507, 8}}, 8},
+                                   {kFlash, {{126, 5}}, 8},          {kDense, {{317, 4}, {63, 4}}, 4},
+                                   {kSmall, {{32765, 8}}, 8},        {kFlash, {{500, 1}, {3, 1}, {190, 1}}, 1},
+                                   {kTiny, {{300, 4}, {255, 3}}, 4}, {kSmall, {{12284, 8}}, 8},
+                                   {kSmall, {{24572, 8}}, 8},        {kDense, {{12286, 4}}, 4}};
   for (const Case& c : cases) {
     for (const KvType type : kTypes) {
       for (const bool choose : {false, true}) {
@@ -530,6 +535,63 @@ TEST_F(CudaAttention, AColumnsBitsDoNotDependOnItsCompany) {
           ASSERT_EQ(std::memcmp(alone.data(), together.data() + column * shape.width(), alone.size() * 4), 0)
               << "column " << column;
         }
+      }
+    }
+  }
+}
+
+// The kernels of attention begin before those that write a step's own keys and values have ended.
+TEST_F(CudaAttention, WhatWasJustWrittenIsSeen) {
+  for (const AttentionShape& base : {kFlash, kDense, kSmall}) {
+    for (const KvType type : {KvType::kBF16, KvType::kInt8}) {
+      for (const bool choose : {false, true}) {
+        const AttentionShape shape = with(base, type);
+        SCOPED_TRACE(testing::Message() << "dimensions " << shape.head_dim << " kv heads " << shape.kv_heads << " type "
+                                        << static_cast<int>(type) << " choose " << choose);
+        PagedSequences sequences(*card, random, shape, {{61, 4}, {0, 3}, {1022, 4}, {190, 2}}, 4);
+        const int64_t columns = sequences.count();
+        const Chosen chosen(*card, random, sequences, shape, 300);
+        const std::vector<float> norm(static_cast<size_t>(shape.head_dim), 0.5F);
+        Array<float> d_norm(*card, norm);
+        Array<float> out(*card, poisoned(columns * shape.width()));
+        const int own_capability = card->context.capability;
+        for (int round = 0; round < 6; ++round) {
+          card->context.capability = round % 2 == 0 ? own_capability : 120;  // of which blocks have less memory
+          fill_pages(sequences, shape);
+          const auto q_gate = random.normal(columns * 2 * shape.width());
+          const auto k = random.normal(columns * shape.kv_width());
+          const auto v = random.normal(columns * shape.kv_width(), 30.0F);
+          auto q = poisoned(columns * shape.width());
+          Array<float> d_q_gate(*card, q_gate), d_k(*card, k), d_v(*card, v), d_q(*card, q);
+          Ops::AttentionInputs args{.q_gate = q_gate.data(),
+                                    .k = k.data(),
+                                    .v = v.data(),
+                                    .q_norm = norm.data(),
+                                    .k_norm = norm.data(),
+                                    .heads = shape.heads,
+                                    .rotary = {shape.head_dim / 4 / 2 * 2, 1e7},
+                                    .kv = sequences.host_layer(),
+                                    .q = q.data()};
+          host.attention_inputs(sequences.host(), args);
+          args.q_gate = d_q_gate.data();
+          args.k = d_k.data();
+          args.v = d_v.data();
+          args.q_norm = args.k_norm = d_norm.data();
+          args.kv = sequences.device_layer();
+          args.q = d_q.data();
+          attention_inputs(card->context, sequences.device(), args);
+          attention(card->context, sequences.device(),
+                    {.q = d_q.data(),
+                     .heads = shape.heads,
+                     .scale = scale(shape),
+                     .kv = sequences.device_layer(),
+                     .selection = choose ? &chosen.device : nullptr,
+                     .out = out.data()});
+          // Keys and queries may round to a neighbour of the host's.
+          expect_columns(sequences, shape.width(), out.get(),
+                         attend_on_host(sequences, shape, q, choose ? &chosen.host : nullptr), 0.03);
+        }
+        card->context.capability = own_capability;
       }
     }
   }
