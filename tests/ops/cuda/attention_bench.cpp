@@ -1,8 +1,8 @@
 // Times of attention at the published models' shapes, beside the card's rate of reading in the same run. Figures are of
 // one call among many in a recording, medians of seven rounds; calls of short contexts rotate through layers enough to
 // miss the second-level cache.
-//   cuda_attention_bench [decode] [prefill] [select] [sparse] [inputs] [CONTEXT]
-// A number leaves other lengths of context out of decode and select.
+//   cuda_attention_bench [decode] [prefill] [select] [sparse] [layer] [inputs] [CONTEXT]
+// A number leaves other lengths of context out of decode, layer and select.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -206,6 +206,61 @@ struct Bench {
       std::printf("\n");
     }
   }
+  // What a layer of a decode step launches between its wide products.
+  void layer() {
+    for (const int64_t tokens : {1024, 8192, 65536}) {
+      if (only != 0 && tokens != only) continue;
+      for (const bool choose : {false, true}) {
+        AttentionShape shape;
+        shape.kv_heads = choose ? 2 : 4;
+        PagedContext context(card, shape, tokens);
+        Step step(card, random, context, 1);
+        device::Buffer q_gate(*card.device, 2 * step.q.bytes());
+        device::Buffer k(*card.device, (shape.kv_width() + shape.index_width()) * 4);
+        device::Buffer norm(*card.device, 1024, true);
+        device::Buffer slot(*card.device, 16384);
+        Step::fill(card, random, q_gate);
+        Step::fill(card, random, k);
+        step.runs[0].slot = slot.data();
+        step.table.set(step.runs);
+        const auto us =
+            measure_launches(card.context, 16, kRounds, [&](int i) {
+              const KvLayer kv = context.layer(i);
+              attention_inputs(card.context, step.columns,
+                               {.q_gate = q_gate.as<float>(),
+                                .k = k.as<float>(),
+                                .v = k.as<float>(),
+                                .q_norm = norm.as<float>(),
+                                .k_norm = norm.as<float>(),
+                                .heads = shape.heads,
+                                .rotary = {64, 1e7},
+                                .kv = kv,
+                                .q = step.q.as<float>()});
+              if (choose) {
+                index_inputs(card.context, step.columns,
+                             {.qk = k.as<float>(),
+                              .q_norm = norm.as<float>(),
+                              .k_norm = norm.as<float>(),
+                              .heads = shape.index_heads,
+                              .rotary = {64, 1e7},
+                              .kv = kv,
+                              .q = step.index_q.as<float>()});
+                select_blocks(card.context, step.columns,
+                              {.q = step.index_q.as<float>(), .heads = shape.index_heads, .kv = kv}, step.selection);
+              }
+              attention(card.context, step.columns,
+                        {.q = step.q.as<float>(),
+                         .heads = shape.heads,
+                         .scale = 0.0625F,
+                         .kv = kv,
+                         .selection = choose ? &step.selection : nullptr,
+                         .q_gate = q_gate.as<float>(),
+                         .out = step.out.as<float>()});
+            }).each_us;
+        std::printf("layer %ld BF16 %s: %.1f us\n", tokens, choose ? "chosen" : "everything", us);
+      }
+    }
+  }
   void inputs() {
     AttentionShape shape;
     for (const KvType type : {KvType::kInt8, KvType::kBF16}) {
@@ -266,6 +321,7 @@ int main(int argc, char** argv) {
   if (want("decode")) bench.decode();
   if (want("sparse")) bench.sparse();
   if (want("select")) bench.select();
+  if (want("layer")) bench.layer();
   if (want("inputs")) bench.inputs();
   if (want("prefill")) bench.prefill();
   return 0;
