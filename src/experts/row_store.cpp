@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <immintrin.h>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +14,8 @@ namespace {
 
 constexpr size_t kUseAtOnce =
     256;  // rows handed to the caller in one call: a few of them are decoded while others come
+// Rows of one token are read in about this time; a thread that sleeps takes half of it to wake up.
+constexpr std::chrono::microseconds kPollTime{100};
 
 }  // namespace
 
@@ -31,6 +34,7 @@ class RowStore::Window {
   Window& operator=(const Window&) = delete;
 
   bool done() const { return used_ == ids_.size(); }
+  bool empty() const { return pinned_.empty(); }
   size_t used() const { return used_; }
 
   // Pins as many rows as may be; true where one of them has to be read.
@@ -147,6 +151,21 @@ void RowStore::prefetch(std::span<const int64_t> ids) {
   if (wake_) wake_();
 }
 
+bool RowStore::poll(std::unique_lock<std::mutex>& lock, const Window& window) {
+  const auto end = std::chrono::steady_clock::now() + kPollTime;
+  for (uint64_t seen = finishes_; window.must_wait(); seen = finishes_) {
+    lock.unlock();
+    bool late = false;
+    while (finishes_ == seen && !late) {
+      _mm_pause();
+      late = std::chrono::steady_clock::now() > end;
+    }
+    lock.lock();
+    if (late) return !window.must_wait();
+  }
+  return true;
+}
+
 void RowStore::read(std::span<const int64_t> ids, const Use& use) {
   using Clock = std::chrono::steady_clock;
   Window window(*this, ids);
@@ -161,7 +180,8 @@ void RowStore::read(std::span<const int64_t> ids, const Use& use) {
     }
     if (window.must_wait()) {
       const auto begin = Clock::now();
-      window.wait(lock);
+      // A window without rows must not miss that others gave one back.
+      if (window.empty() || !poll(lock, window)) window.wait(lock);
       ++counters_.waits;
       counters_.wait_ns += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
       continue;  // more rows may find a slot by now
@@ -208,6 +228,7 @@ void RowStore::finish(std::span<const Fetched> fetched) {
         cache_.failed(one.slot);
       }
     }
+    ++finishes_;
   }
   if (tell) row_done_.notify_all();
 }

@@ -2,6 +2,7 @@
 // be read, and who waits for what. All functions may be called from any thread.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +23,7 @@ struct NgramCounters {
   uint64_t misses = 0;      // rows that nobody had asked for before
   uint64_t prefetched = 0;  // rows whose reading a prefetch started
   uint64_t reads = 0;       // rows read from disk
-  uint64_t waits = 0;       // times that a step slept until rows were there
+  uint64_t waits = 0;       // times that a step waited until rows were there
   uint64_t wait_ns = 0;     // for so long altogether
 
   NgramCounters& operator+=(const NgramCounters& other);
@@ -65,6 +66,8 @@ class RowStore {
 
  private:
   class Window;
+  // Gives up the lock for a short while, unless the window's first rows are there before; true where they are.
+  bool poll(std::unique_lock<std::mutex>& lock, const Window& window);
 
   const int64_t row_bytes_;
   mutable std::mutex mutex_;
@@ -72,6 +75,7 @@ class RowStore {
   std::condition_variable work_;      // for fetchers
   RowCache cache_;
   std::deque<Wanted> pending_;
+  std::atomic<uint64_t> finishes_ = 0;  // calls of finish() so far
   NgramCounters counters_;
   int blocked_ = 0;  // readers that found no slot at all
   bool stopped_ = false;
