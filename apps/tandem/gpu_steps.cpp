@@ -217,7 +217,7 @@ class ModelBench {
     }
     card_->watch(device::cuda::WatchedDevice::Watch::kDurations);
     for (int i = 0; i < 6; ++i) step(decoding, {.logits = 1});
-    const double recording = median(card_->noted_us());
+    const double recording = median(card_->noted_us(model_->recordings_of_step()));
     card_->watch(device::cuda::WatchedDevice::Watch::kNothing);
     tell(context, width, seconds);
     tell_operations(key, decoding, recording);

@@ -39,15 +39,21 @@ void answer(engine::Engine& engine, const Kind& kind, int64_t steps) {
   if (outcome.reason == engine::FinishReason::kError) base::internal_error("bench gpu", "{}", outcome.error);
 }
 
-std::vector<double> noted(engine::Engine& engine, WatchedDevice& device, WatchedDevice::Watch watch, const Kind& kind,
-                          int64_t steps) {
+std::vector<double> noted(engine::Engine& engine, const model::Model& model, WatchedDevice::Watch watch,
+                          const Kind& kind, int64_t steps) {
+  auto& device = dynamic_cast<WatchedDevice&>(model.device());
   device.watch(watch);
   answer(engine, kind, steps);
-  std::vector<double> us = device.noted_us();
+  std::vector<double> us = device.noted_us(model.recordings_of_step());
   device.watch(WatchedDevice::Watch::kNothing);
   if (us.size() > 2 * kFirstSteps) us.erase(us.begin(), us.begin() + kFirstSteps);
   if (us.empty()) base::internal_error("bench gpu", "no step was recorded");
   return us;
+}
+
+base::Json json(const experts::NgramCounters& rows) {
+  return {{"hits", rows.hits},   {"late", rows.late},   {"misses", rows.misses},  {"prefetched", rows.prefetched},
+          {"reads", rows.reads}, {"waits", rows.waits}, {"wait_ns", rows.wait_ns}};
 }
 
 engine::EngineParts parts_of(const std::string& name, engine::LoadedModel loaded) {
@@ -63,7 +69,7 @@ engine::EngineParts parts_of(const std::string& name, engine::LoadedModel loaded
 }  // namespace
 
 void measure_host_gap(BenchReport& report, const std::string& name, engine::LoadedModel loaded, int steps) {
-  auto& device = dynamic_cast<WatchedDevice&>(*loaded.device);
+  const model::Model& model = *loaded.model;  // the engine's from here on
   engine::EngineOptions options;
   options.max_context = kContext;
   options.max_concurrency = 1;
@@ -81,10 +87,11 @@ void measure_host_gap(BenchReport& report, const std::string& name, engine::Load
       {"sampled", sampled, nullptr},
   };
   for (const Kind& kind : kinds) {
-    const auto periods = noted(engine, device, WatchedDevice::Watch::kEnds, kind, steps);
-    const auto durations = noted(engine, device, WatchedDevice::Watch::kDurations, kind, steps);
+    const auto periods = noted(engine, model, WatchedDevice::Watch::kEnds, kind, steps);
+    const base::Json rows = json(model.ngram_counters());
+    const auto durations = noted(engine, model, WatchedDevice::Watch::kDurations, kind, steps);
     const std::string key = fmt::format("host.{}.{}", name, kind.name);
-    report.raw[key] = {{"from_end_to_end_us", periods}, {"recording_us", durations}};
+    report.raw[key] = {{"from_end_to_end_us", periods}, {"recording_us", durations}, {"ngram_rows_so_far", rows}};
     report.figures[key + ".gap_us"] = median(periods) - median(durations);
   }
 }

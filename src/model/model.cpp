@@ -31,6 +31,7 @@ class Decoder final : public Model {
     device_.finish();
     few_.recordings.clear();
   }
+  int64_t recordings_of_step() const override { return ngram_.empty() ? 1 : 2; }
   void forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) override;
   std::vector<int32_t> greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) override;
   void read_logits(std::vector<float>& logits) override;
@@ -55,9 +56,16 @@ class Decoder final : public Model {
     int64_t columns() const { return runs * each; }
   };
   struct Recorded {
-    std::unique_ptr<device::Recording> recording;
+    std::vector<std::unique_ptr<device::Recording>> pieces;
     const float* logits = nullptr;
     bool refused = false;  // there was no memory for it
+  };
+  // A step in two pieces. Rows of n-gram tables are needed by the second alone: they may still be on their way from the
+  // disk while the device computes the first.
+  struct Pieces {
+    std::function<void()> first;
+    std::function<void()> second;
+    std::function<void()> between;  // on the host, never recorded
   };
   // Memory of steps of one kind: those of few columns, and those of many.
   struct StepMemory {
@@ -88,8 +96,10 @@ class Decoder final : public Model {
   void make_room(StepMemory& memory, const Shape& shape);
   // One step: at most chunk_ columns. Appends to the output.
   void run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows, ForwardOutput& output);
-  // Null where the device does not record, or has no memory for it: then steps are run directly.
-  std::unique_ptr<device::Recording> record(const std::function<void()>& step);
+  // Runs the pieces, from a recording where there is one or one can be made. `logits` are what they set.
+  void run_pieces(StepMemory& memory, const Shape& shape, const Pieces& pieces, const float*& logits);
+  // Empty where the device does not record, or has no memory for it: then steps are run directly.
+  std::vector<std::unique_ptr<device::Recording>> record(const Pieces& pieces);
   // Writes the step's inputs where they can be uploaded from.
   void write_inputs(StepInputs& inputs, std::span<const Part> parts);
   ops::Columns columns_of(StepInputs& inputs, const Shape& shape) const;
@@ -98,13 +108,16 @@ class Decoder final : public Model {
   void check_parts(std::span<const Part> parts, const ForwardRequest& request) const;
   void check_tokens(std::span<const int32_t> tokens) const;
   void check_faults(const ops::Columns& columns, const int32_t* faults) const;
-  // From the inputs on the device to the faults and, unless they are kept, logits in memory.answer. Gives the logits
-  // on the device.
-  const float* compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
-                       ForwardOutput& output);
+  // From the state before the first layer that needs rows of an n-gram table to the faults and, unless they are kept,
+  // logits in memory.answer. Gives the logits on the device.
+  const float* compute_rest(StepMemory& memory, const Step& step, Residual& residual, int64_t rows,
+                            const ForwardRequest& request, ForwardOutput& output);
   // Writes the sets of tokens that rows may become where greedy() reads them; null where all may become all.
   const uint32_t* upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed);
-  void run_layers(const Step& step, Residual& residual, const ForwardRequest& request, ForwardOutput& output);
+  // The first layer that needs rows of an n-gram table; 0 where none does.
+  int64_t first_ngram_layer() const { return ngram_.empty() ? 0 : ngram_.begin()->first; }
+  void run_layers(const Step& step, int64_t begin, int64_t end, Residual& residual, const ForwardRequest& request,
+                  ForwardOutput& output);
   void run_layer(const Step& step, int64_t layer, Residual& residual, const ForwardRequest& request,
                  ForwardOutput& output);
   // Logits of the last `rows` columns of each run; null for none.
@@ -209,11 +222,16 @@ ops::Columns Decoder::columns_of(StepInputs& inputs, const Shape& shape) const {
 
 void Decoder::read_ngram(StepInputs& inputs, std::span<const Part> parts) {
   float* at = inputs.ngram();
-  for (const auto& [layer, memory] : ngram_) {
-    for (const Part& part : parts) {
-      memory->read(part.view, part.tokens, at);
-      at += static_cast<int64_t>(part.tokens.size()) * memory->floats_per_column();
+  try {
+    for (const auto& [layer, memory] : ngram_) {
+      for (const Part& part : parts) {
+        memory->read(part.view, part.tokens, at);
+        at += static_cast<int64_t>(part.tokens.size()) * memory->floats_per_column();
+      }
     }
+  } catch (...) {
+    device_.finish();  // the first piece still reads this step's inputs
+    throw;
   }
 }
 
@@ -319,9 +337,10 @@ void Decoder::run_layer(const Step& step, int64_t layer, Residual& residual, con
   if (capture.selection != nullptr) tell_selection(step, selection, output);
 }
 
-void Decoder::run_layers(const Step& step, Residual& residual, const ForwardRequest& request, ForwardOutput& output) {
-  const float* values = step.ngram;
-  for (int64_t i = 0; i < config_.layers; ++i) {
+void Decoder::run_layers(const Step& step, int64_t begin, int64_t end, Residual& residual,
+                         const ForwardRequest& request, ForwardOutput& output) {
+  const float* values = step.ngram;  // no layer before the first piece's end takes any
+  for (int64_t i = begin; i < end; ++i) {
     if (const auto memory = ngram_.find(i); memory != ngram_.end()) {
       residual.settle(step, config_);
       memory->second->forward(step, values, residual.state);
@@ -370,12 +389,9 @@ const float* Decoder::finish(const Step& step, Residual& residual, int64_t rows,
   return logits;
 }
 
-const float* Decoder::compute(StepMemory& memory, const Step& step, int64_t rows, const ForwardRequest& request,
-                              ForwardOutput& output) {
-  const Arena::Scope scope(step.arena);
-  Residual residual = Residual::take(step, config_);
-  ops_->embed(embedding_, step.ids, step.tokens, config_.streams, residual.state);
-  run_layers(step, residual, request, output);
+const float* Decoder::compute_rest(StepMemory& memory, const Step& step, Residual& residual, int64_t rows,
+                                   const ForwardRequest& request, ForwardOutput& output) {
+  run_layers(step, first_ngram_layer(), config_.layers, residual, request, output);
   const float* logits = finish(step, residual, rows, request, output);
   const int64_t fault_bytes = step.tokens * static_cast<int64_t>(sizeof(int32_t));
   device_.fetch(memory.answer.data(), step.faults, fault_bytes);
@@ -422,7 +438,7 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
     const Arena::Scope scope(step.arena);
     Residual residual = Residual::take(step, config_);
     ForwardOutput none;
-    run_layers(step, residual, {}, none);
+    run_layers(step, 0, config_.layers, residual, {}, none);
     const float* logits = finish(step, residual, wanted.rows, {}, none);
     ops_->greedy({.logits = logits,
                   .rows = wanted.rows,
@@ -443,14 +459,53 @@ void Decoder::reserve(int64_t reach) {
   make_room(wide_, {.each = chunk_, .rows = 1, .reach = std::max(bucket, reach_bucket(chunk_))});
 }
 
-std::unique_ptr<device::Recording> Decoder::record(const std::function<void()>& step) {
+std::vector<std::unique_ptr<device::Recording>> Decoder::record(const Pieces& pieces) {
+  std::vector<std::unique_ptr<device::Recording>> recorded;
+  const auto add = [&](const std::function<void()>& piece) {
+    if (auto recording = device_.record(piece)) recorded.push_back(std::move(recording));
+  };
   try {
-    return device_.record(step);
+    if (ngram_.empty()) {
+      add([&] { pieces.first(), pieces.second(); });
+    } else {
+      add(pieces.first);
+      add(pieces.second);
+    }
   } catch (const base::Error& error) {
     if (error.kind() != base::ErrorKind::kUnavailable) throw;
     spdlog::warn("a step is not recorded, and takes longer: {}", error.what());
-    return nullptr;
+    recorded.clear();
   }
+  return recorded;
+}
+
+void Decoder::run_pieces(StepMemory& memory, const Shape& shape, const Pieces& pieces, const float*& logits) {
+  const auto directly = [&] {
+    pieces.first();
+    pieces.between();
+    pieces.second();
+  };
+  const auto found = memory.recordings.find(shape);
+  if (found == memory.recordings.end()) {
+    directly();
+    // The second step of a shape is recorded: the first may still have set something up.
+    if (static_cast<int64_t>(memory.recordings.size()) >= kMostRecordings) memory.recordings.clear();
+    memory.recordings.try_emplace(shape);
+    return;
+  }
+  Recorded& recorded = found->second;
+  if (recorded.pieces.empty() && !recorded.refused) {
+    recorded.pieces = record(pieces);
+    recorded.logits = logits;
+    recorded.refused = recorded.pieces.empty();
+  }
+  if (recorded.refused) return directly();
+  recorded.pieces.front()->run();
+  if (recorded.pieces.size() > 1) {
+    pieces.between();
+    recorded.pieces.back()->run();
+  }
+  logits = recorded.logits;
 }
 
 void Decoder::run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows,
@@ -468,36 +523,31 @@ void Decoder::run_step(std::span<const Part> parts, const ForwardRequest& reques
   StepMemory& memory = memory_of(shape.columns());
   make_room(memory, shape);
   write_inputs(memory.inputs, parts);
-  read_ngram(memory.inputs, parts);
   const ops::Columns columns = columns_of(memory.inputs, shape);
   const Step step = make_step(memory, columns, parts[0].view.pages);
+  const Arena::Scope scope(step.arena);
+  Residual residual;
   const float* logits = nullptr;
-  const auto whole = [&] {
-    memory.inputs.upload(columns.count());
-    logits = compute(memory, step, rows, request, output);
-  };
-  const bool told = wants_inner_states(request);
-  const auto found = told ? memory.recordings.end() : memory.recordings.find(shape);
-  if (found == memory.recordings.end()) {
-    whole();
-    // The second step of a shape is recorded: the first may still have set something up.
-    if (!told && &memory == &few_ && ops_->recordable()) {
-      if (static_cast<int64_t>(memory.recordings.size()) >= kMostRecordings) memory.recordings.clear();
-      memory.recordings.try_emplace(shape);
-    }
+  const Pieces pieces{.first =
+                          [&] {
+                            memory.inputs.upload(columns.count());
+                            residual = Residual::take(step, config_);
+                            ops_->embed(embedding_, step.ids, step.tokens, config_.streams, residual.state);
+                            run_layers(step, 0, first_ngram_layer(), residual, request, output);
+                            if (!ngram_.empty()) residual.settle(step, config_);
+                          },
+                      .second =
+                          [&] {
+                            memory.inputs.upload_ngram(columns.count());
+                            logits = compute_rest(memory, step, residual, rows, request, output);
+                          },
+                      .between = [&] { read_ngram(memory.inputs, parts); }};
+  if (&memory == &few_ && ops_->recordable() && !wants_inner_states(request)) {
+    run_pieces(memory, shape, pieces, logits);
   } else {
-    Recorded& recorded = found->second;
-    if (recorded.recording == nullptr && !recorded.refused) {
-      recorded.recording = record(whole);
-      recorded.logits = logits;
-      recorded.refused = recorded.recording == nullptr;
-    }
-    if (recorded.recording != nullptr) {
-      recorded.recording->run();
-      logits = recorded.logits;
-    } else {
-      whole();
-    }
+    pieces.first();
+    pieces.between();
+    pieces.second();
   }
   if (shape.keep_logits) {
     kept_ = {.memory = &memory, .columns = columns, .logits = logits, .rows = shape.runs * rows};

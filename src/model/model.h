@@ -147,6 +147,8 @@ class Model {
   virtual void reserve(int64_t reach) = 0;
   // Steps are recorded anew, with what the operations do by then (measurements).
   virtual void forget_recordings() = 0;
+  // Recordings that one step runs, one behind the other, where it is recorded.
+  virtual int64_t recordings_of_step() const { return 1; }
 
   // Consumes each part's tokens at positions [view.length, view.length + T). The block table must hold pages for them.
   // The caller adds T to the length afterwards. Several parts have the same number of tokens each and are at most

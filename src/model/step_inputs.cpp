@@ -32,7 +32,12 @@ void StepInputs::reserve(int64_t columns) {
 void StepInputs::upload(int64_t columns) {
   std::fill_n(faults(), columns, -1);
   if (device_.is_host()) return;
-  device_.upload(memory_.data(), staging_.data(), ngram_ + columns * ngram_floats_ * 4);
+  device_.upload(memory_.data(), staging_.data(), faults_ + columns * 4);
+}
+
+void StepInputs::upload_ngram(int64_t columns) {
+  if (device_.is_host()) return;
+  device_.upload(memory_.data() + ngram_, staging_.data() + ngram_, columns * ngram_floats_ * 4);
 }
 
 }  // namespace tandem::model

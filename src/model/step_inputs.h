@@ -1,5 +1,5 @@
 // What a step reads that differs from step to step: runs, token ids, rows of n-gram tables. The host writes it into
-// shared memory, one copy brings it to the device.
+// shared memory; one copy brings it to the device, another one the rows, which come later than the rest.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,10 @@ class StepInputs {
   int32_t* faults() { return at<int32_t>(host(), faults_); }
   float* ngram() { return at<float>(host(), ngram_); }
 
-  // Brings the runs, ids, faults (all -1) and n-gram rows of `columns` columns to the device.
+  // Brings the runs, ids and faults (all -1) of `columns` columns to the device.
   void upload(int64_t columns);
+  // Brings their n-gram rows.
+  void upload_ngram(int64_t columns);
 
   // In the device's memory.
   const ops::Run* device_runs() { return at<ops::Run>(memory_.data(), 0); }

@@ -1,5 +1,7 @@
 #include "device/cuda/watched_device.h"
 
+#include <numeric>
+
 #include "device/cuda/check.h"
 
 namespace tandem::device::cuda {
@@ -70,9 +72,19 @@ void WatchedDevice::watch(Watch watch) {
   watch_ = watch;
 }
 
-std::vector<double> WatchedDevice::noted_us() {
+std::vector<double> WatchedDevice::noted_us(int64_t recordings) {
   finish();
-  return events_ ? events_->between(watch_ == Watch::kDurations ? 2 : 1) : std::vector<double>();
+  std::vector<double> steps;
+  if (!events_) return steps;
+  const bool durations = watch_ == Watch::kDurations;
+  const std::vector<double> each = events_->between(durations ? 2 : 1);
+  // The first end is that of the first recording of a step, not of the step.
+  const auto count = static_cast<size_t>(recordings);
+  for (size_t at = durations ? 0 : count - 1; at + count <= each.size(); at += count) {
+    steps.push_back(std::accumulate(each.begin() + static_cast<ptrdiff_t>(at),
+                                    each.begin() + static_cast<ptrdiff_t>(at + count), 0.0));
+  }
+  return steps;
 }
 
 }  // namespace tandem::device::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -23,8 +24,9 @@ class WatchedDevice final : public CudaDevice {
 
   // What runs of recordings are noted for from here on; forgets what was noted.
   void watch(Watch watch);
-  // Microseconds from each end to the next, or of each second run. Waits for the device.
-  std::vector<double> noted_us();
+  // Microseconds from the end of each step to that of the next, or of each step's second runs together. A step has run
+  // so many recordings. Waits for the device.
+  std::vector<double> noted_us(int64_t recordings = 1);
 
  private:
   class Watched;
