@@ -16,8 +16,8 @@ namespace {
 // that was made last is often needed once more.
 class PieceMaker {
  public:
-  PieceMaker(checkpoint::Checkpoint checkpoint, std::vector<Text> texts)
-      : checkpoint_(std::move(checkpoint)), plans_(plan_published(checkpoint_, std::move(texts))) {
+  PieceMaker(checkpoint::Checkpoint checkpoint, std::vector<Text> texts, const Choices& choices)
+      : checkpoint_(std::move(checkpoint)), plans_(plan_published(checkpoint_, std::move(texts), choices)) {
     for (const auto& plan : plans_) by_name_.emplace(plan->object().name, plan.get());
   }
 
@@ -75,9 +75,10 @@ base::File table_in_memory(PieceMaker& maker, const artifact::Object& object) {
 
 }  // namespace
 
-artifact::Artifact generated_artifact(checkpoint::Checkpoint checkpoint, std::vector<Text> texts) {
+artifact::Artifact generated_artifact(checkpoint::Checkpoint checkpoint, std::vector<Text> texts,
+                                      const Choices& choices) {
   const std::string label = checkpoint.folder().string();
-  const auto maker = std::make_shared<PieceMaker>(std::move(checkpoint), std::move(texts));
+  const auto maker = std::make_shared<PieceMaker>(std::move(checkpoint), std::move(texts), choices);
   std::vector<artifact::Object> objects;
   std::vector<base::File> parts;
   for (const auto& plan : maker->plans()) {

@@ -11,6 +11,7 @@
 namespace tandem::convert {
 
 // Rows of n-gram tables are made at once and kept in memory. Throws what plan_published throws.
-artifact::Artifact generated_artifact(checkpoint::Checkpoint checkpoint, std::vector<Text> texts);
+artifact::Artifact generated_artifact(checkpoint::Checkpoint checkpoint, std::vector<Text> texts,
+                                      const Choices& choices = {});
 
 }  // namespace tandem::convert

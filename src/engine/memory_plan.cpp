@@ -51,8 +51,9 @@ MemoryPlan plan_memory(const artifact::Artifact& artifact, const EngineOptions& 
   };
   const auto model = model::Model::load(artifact, device, pool, load);
   const bool embedding_elsewhere = load.embedding_in_host_memory && !model->config().tie_word_embeddings;
-  add("weights", fmt::format("{} layers{}", model->config().layers,
-                             embedding_elsewhere ? "; the embeddings stay in the host's memory" : ""));
+  add("weights",
+      fmt::format("{} layers{}{}", model->config().layers, model->has_draft_head() ? " and the draft head" : "",
+                  embedding_elsewhere ? "; the table of embeddings stays in the host's memory" : ""));
   const context::SequencePool sequences(*model, options.kv_capacity, options.max_concurrency);
   const model::StateLayout& layout = model->state_layout();
   add("contexts",
@@ -68,12 +69,13 @@ MemoryPlan plan_memory(const artifact::Artifact& artifact, const EngineOptions& 
 MemoryPlan fitting_plan(const artifact::Artifact& artifact, const EngineOptions& options, const device::Card& card,
                         int64_t limit, model::LoadOptions& load) {
   MemoryPlan plan = plan_memory(artifact, options, card, limit);
-  if (plan.fits() || options.load.embedding_in_host_memory) return plan;
+  if (plan.total() <= limit / 10 * 9 || options.load.embedding_in_host_memory) return plan;
   EngineOptions other = options;
   other.load.embedding_in_host_memory = true;
-  plan = plan_memory(artifact, other, card, limit);
-  load.embedding_in_host_memory = plan.fits();
-  return plan;
+  MemoryPlan smaller = plan_memory(artifact, other, card, limit);
+  if (smaller.total() == plan.total()) return plan;  // the table is the output matrix too
+  load.embedding_in_host_memory = smaller.fits();
+  return smaller;
 }
 
 int64_t recording_bytes(const model::Config& config) {

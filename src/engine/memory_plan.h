@@ -30,7 +30,8 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const artifact::Artifact& artifact, const EngineOptions& options, const device::Card& card,
                        int64_t limit);
 
-// The same, and where that does not fit, with the table of embeddings in the host's memory, which `load` then asks for.
+// The same; with the table of embeddings in the host's memory, which `load` then asks for, where the model would take
+// more than nine tenths of what may be used: a step reads one row a token of a table of gigabytes.
 MemoryPlan fitting_plan(const artifact::Artifact& artifact, const EngineOptions& options, const device::Card& card,
                         int64_t limit, model::LoadOptions& load);
 

@@ -168,7 +168,9 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
       ops_(std::move(operations)),
       few_(device, ngram_floats(config_)),
       wide_(device, ngram_floats(config_)) {
-  WeightLoader loader(artifact, device, *ops_, pool, options.quiet);
+  const bool draft =
+      options.draft_head && config_.mtp_layers > 0 && artifact.find("mtp.pre_fc_norm_hidden.weight") != nullptr;
+  WeightLoader loader(artifact, device, *ops_, pool, draft, options.quiet);
   LayoutBuilder layout;
   const std::string root = "model.language_model";
   const std::string embedding = root + ".embed_tokens.weight";
@@ -189,9 +191,7 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
   } else {
     final_norm_ = loader.vector(root + ".norm.weight", config_.hidden);
   }
-  if (config_.mtp_layers > 0 && artifact.find("mtp.pre_fc_norm_hidden.weight") != nullptr) {
-    draft_ = std::make_unique<DraftHead>(config_, options, loader, layout);
-  }
+  if (draft) draft_ = std::make_unique<DraftHead>(config_, options, loader, layout);
   layout_ = layout.layout();
   weight_bytes_ = loader.bytes();
   memory_ = loader.take();
@@ -645,7 +645,7 @@ experts::NgramCounters Decoder::ngram_counters() const {
 }
 
 void Decoder::draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) {
-  if (draft_ == nullptr) base::bad_input("model", "the checkpoint has no draft head");
+  if (draft_ == nullptr) base::bad_input("model", "no draft head was loaded");
   device_.bind_thread();
   if (kept_.memory != nullptr && !kept_.settled) device_.finish();
   kept_ = {};

@@ -60,9 +60,11 @@ struct LoadOptions {
   int64_t indexer_budget = 0;         // tokens; 0 takes the config's (tests override it)
   std::optional<base::CpuLevel> isa;  // the host's kernels; none takes the processor's best
   experts::NgramOptions ngram;        // how rows of the n-gram table are read and kept
-  // The table of embeddings stays in the host's memory, where a card's does not suffice: a step reads a few rows of it.
-  // Not where it is the output matrix too.
+  // The table of embeddings stays in the host's memory, page-locked: a step reads a row a token of it. Not where it is
+  // the output matrix too.
   bool embedding_in_host_memory = false;
+  // Loads the draft head too, which takes weights of its own and a layer's part of every page.
+  bool draft_head = false;
   bool quiet = true;  // no progress on standard error
 };
 
@@ -183,7 +185,7 @@ class Model {
     std::vector<float> logits;        // [rows, vocab]
     std::vector<float> draft_hidden;  // [n, width]: what a chained step takes as its hidden
   };
-  virtual bool has_draft_head() const = 0;
+  virtual bool has_draft_head() const = 0;  // the checkpoint has one, and it was asked for
   virtual int64_t draft_width() const = 0;
   virtual void draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) = 0;
 };

@@ -21,11 +21,13 @@ constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr int64_t kStagedPieceBytes = int64_t{2} << 20;
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
 
-uint64_t loadable_bytes(const artifact::Artifact& artifact) {
+uint64_t loadable_bytes(const artifact::Artifact& artifact, bool draft_head) {
   uint64_t bytes = 0;
   for (const artifact::Object& object : artifact.objects()) {
-    const bool on_disk = artifact::is_ngram(object.encoding) || object.encoding == Encoding::kText;
-    if (!on_disk && !object.name.starts_with("model.visual.")) bytes += object.bytes;
+    const artifact::Group group = artifact::object_group(object);
+    if (group == artifact::Group::kTexts || group == artifact::Group::kVision || group == artifact::Group::kNgram)
+      continue;
+    if (group != artifact::Group::kDraft || draft_head) bytes += object.bytes;
   }
   return bytes;
 }
@@ -33,12 +35,12 @@ uint64_t loadable_bytes(const artifact::Artifact& artifact) {
 }  // namespace
 
 WeightLoader::WeightLoader(const artifact::Artifact& artifact, device::Device& device, ops::Ops& ops,
-                           base::WorkerPool& pool, bool quiet)
+                           base::WorkerPool& pool, bool draft_head, bool quiet)
     : artifact_(artifact),
       device_(device),
       ops_(ops),
       pool_(pool),
-      progress_("loading", loadable_bytes(artifact), base::ProgressUnit::kBytes, quiet) {}
+      progress_("loading", loadable_bytes(artifact, draft_head), base::ProgressUnit::kBytes, quiet) {}
 
 device::Buffer& WeightLoader::own(int64_t bytes) {
   if (to_host_memory_) {

@@ -18,9 +18,9 @@ namespace tandem::model {
 // the expected and the found figures. What it returns stays valid as long as the loader's storage (take()).
 class WeightLoader {
  public:
-  // All must outlive it.
+  // All must outlive it. Whether the draft head is loaded counts for the progress alone.
   WeightLoader(const artifact::Artifact& artifact, device::Device& device, ops::Ops& ops, base::WorkerPool& pool,
-               bool quiet);
+               bool draft_head, bool quiet);
 
   // A matrix [rows, inputs] in any format of ops::WeightFormat, in the order that `ops` reads; `name` ends in
   // ".weight".

@@ -97,6 +97,7 @@ std::vector<Trial> run(device::Device& device, base::WorkerPool& pool, const Set
     load.kv_cache = kind.kv_cache;
     load.expert_arithmetic = kind.expert_arithmetic;
     load.indexer_budget = 64;
+    load.draft_head = true;
     load.portable = settings.portable;
     const ops::OpsOptions options = model::ops_options(load);
     const auto card = ops::make_ops(device, pool, options);

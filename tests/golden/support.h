@@ -64,6 +64,7 @@ inline model::LoadOptions reference_options() {
   model::LoadOptions options;
   options.activations = model::Activations::kF32;
   options.expert_mode = model::ExpertMode::kW4A16;
+  options.draft_head = true;
   return options;
 }
 
