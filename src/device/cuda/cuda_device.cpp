@@ -101,8 +101,13 @@ void CudaDevice::release(std::byte* memory) noexcept {
 
 std::byte* CudaDevice::allocate_shared(int64_t bytes) {
   void* memory = nullptr;
-  TANDEM_CUDA_CHECK_BYTES(cudaHostAlloc(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1), cudaHostAllocDefault),
-                          bytes);
+  const auto wanted = static_cast<size_t>(bytes > 0 ? bytes : 1);
+  const cudaError_t status = cudaHostAlloc(&memory, wanted, cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    base::unavailable("page-locked memory", "the host has no {} of it", base::format_bytes(wanted));
+  }
+  check_call(status, "cudaHostAlloc", __FILE__, __LINE__, bytes);
   return static_cast<std::byte*>(memory);
 }
 
