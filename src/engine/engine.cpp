@@ -25,7 +25,6 @@ namespace {
 
 using GenerationPtr = std::shared_ptr<Generation>;
 
-constexpr std::chrono::seconds kMemoryInterval{10};     // between looks at the card's memory
 constexpr int64_t kUnnoticedBytes = int64_t{64} << 20;  // a driver's own comings and goings
 
 int64_t pages_of(const Generation& generation) {
@@ -216,7 +215,7 @@ void Engine::Impl::check_biases(const std::vector<LogitBias>& biases) const {
 void Engine::Impl::look_at_memory() {
   const auto now = Clock::now();
   if (now < next_look) return;
-  next_look = now + kMemoryInterval;
+  next_look = now + options.memory_interval;
   const std::optional<DeviceMemory> memory = parts.model->device_memory();
   if (!memory) return;
   const int64_t missing = memory->planned_free_bytes - memory->free_bytes;
@@ -238,7 +237,7 @@ bool Engine::Impl::admit() {
   {
     std::unique_lock lock(mutex);
     const auto something = [this] { return stopping || !queue.empty() || !running.empty(); };
-    if (!wake.wait_for(lock, kMemoryInterval, something)) return true;
+    if (!wake.wait_for(lock, options.memory_interval, something)) return true;
     if (stopping) return false;
     std::erase_if(queue, [&](const GenerationPtr& generation) {
       if (!generation->cancelled()) return false;

@@ -4,6 +4,7 @@
 // prompt or one token of the answer; so answers go on while a long prompt is read.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -33,6 +34,7 @@ struct EngineOptions {
   int64_t prefill_chunk = 512;  // tokens, a multiple of 64; chunks end at its multiples
   int max_concurrency = 2;      // requests that take turns
   int max_queue = 64;           // requests that may wait
+  std::chrono::milliseconds memory_interval{10'000};  // between looks at the card's memory
   Guards guards;
   // Called once, on the step thread, when the device has failed and the engine with it: all requests have ended and
   // status() tells the failure. The process should end with exit code 3.

@@ -78,4 +78,9 @@ int64_t ScriptedModel::vocab() const {
   return shared_->options.vocab;
 }
 
+std::optional<DeviceMemory> ScriptedModel::device_memory() const {
+  if (!shared_->options.memory) return std::nullopt;
+  return shared_->options.memory();
+}
+
 }  // namespace tandem::engine

@@ -32,6 +32,8 @@ struct ScriptedOptions {
   std::chrono::microseconds step_time{0};
   // Called at the end of every forward, on the step thread; may wait, throw or change the logits.
   std::function<void(const ScriptedForward&)> hook;
+  // Of a card that it pretends to be on, asked for on the step thread; none: the processor.
+  std::function<DeviceMemory()> memory;
 };
 
 // The prompt of a sequence is what it has consumed when logits are first asked for. A scripted token has logit 100, all
@@ -44,6 +46,7 @@ class ScriptedModel : public TextModel {
   std::unique_ptr<TextSequence> create() override;
   int64_t capacity_tokens() const override;
   int64_t vocab() const override;
+  std::optional<DeviceMemory> device_memory() const override;
 
  private:
   struct Shared;

@@ -1,8 +1,13 @@
 // One request: what it is checked for, how it ends, what it reports.
 #include "engine/engine.h"
 
+#include <atomic>
 #include <gtest/gtest.h>
 #include <limits>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+#include <sstream>
+#include <thread>
 
 #include "scripted_engine.h"
 #include "update_log.h"
@@ -58,6 +63,74 @@ TEST(Engine, AnswersAConversation) {
   EXPECT_EQ(outcome.completion_tokens, static_cast<int64_t>(outcome.token_ids.size()) + 1);  // the end token
   EXPECT_EQ(outcome.reasoning_tokens, 0);
   EXPECT_GE(outcome.timings.prefill_seconds, 0);
+}
+
+// What is logged while it lives.
+class Logged {
+ public:
+  Logged() : sink_(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)) {
+    spdlog::default_logger()->sinks().push_back(sink_);
+  }
+  ~Logged() { std::erase(spdlog::default_logger()->sinks(), sink_); }
+  int warnings() const {
+    const std::string text = text_.str();
+    int count = 0;
+    for (size_t at = text.find("other programs"); at != std::string::npos; at = text.find("other programs", at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  spdlog::sink_ptr sink_;
+};
+
+TEST(Engine, SaysOnceThatOtherProgramsTookMemoryOfTheCard) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  std::atomic<int64_t> taken = 0;
+  std::atomic<int> looks = 0;
+  Logged logged;
+  ScriptedOptions options;
+  options.script = testing::answer_in_turn(testing::demo_tokenizer(), {"Hello."});
+  options.memory = [&] {
+    ++looks;
+    return DeviceMemory{.free_bytes = 3000 * kMiB - taken, .planned_free_bytes = 3000 * kMiB};
+  };
+  auto limits = testing::scripted_limits();
+  limits.memory_interval = std::chrono::milliseconds(1);
+  auto engine = testing::scripted_engine(std::move(options), limits);
+  const auto look_twice = [&] {
+    const int before = looks;
+    while (looks < before + 2) std::this_thread::yield();
+  };
+  // A driver's own comings and goings.
+  taken = 60 * kMiB;
+  look_twice();
+  EXPECT_EQ(engine->status().memory->free_bytes, 2940 * kMiB);
+  // A game was started: told once, however long it runs.
+  taken = 2000 * kMiB;
+  look_twice();
+  look_twice();
+  EXPECT_EQ(engine->status().memory->free_bytes, 1000 * kMiB);
+  EXPECT_EQ(engine->status().memory->planned_free_bytes, 3000 * kMiB);
+  EXPECT_EQ(submit(*engine, ask("Hi"))->wait().reason, FinishReason::kStop);
+  // It ended, and began anew.
+  taken = 0;
+  look_twice();
+  taken = 2000 * kMiB;
+  look_twice();
+  engine.reset();  // the step thread has ended
+  EXPECT_EQ(logged.warnings(), 2) << logged.text();
+  EXPECT_NE(logged.text().find("the card has 1000 MiB free, 1.953 GiB less than planned"), std::string::npos)
+      << logged.text();
+}
+
+TEST(Engine, OnTheProcessorThereIsNoCardToWatch) {
+  const auto engine = scripted_engine({"Hello."});
+  submit(*engine, ask("Hi"))->wait();
+  EXPECT_FALSE(engine->status().memory);
 }
 
 TEST(Engine, StreamsTokenByToken) {

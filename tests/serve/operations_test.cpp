@@ -62,6 +62,19 @@ TEST(Metrics, CountAnswersAndArePrometheusText) {
   }
 }
 
+TEST(Metrics, TellTheCardsMemoryAndWhatWasPlanned) {
+  testing::ScriptedOptions options;
+  options.script = testing::answer_in_turn(testing::demo_tokenizer(), {"Hello."});
+  options.memory = [] { return engine::DeviceMemory{.free_bytes = 1'000'000, .planned_free_bytes = 3'000'000'000}; };
+  ChatServer server(testing::scripted_engine(std::move(options)));
+  server.answer(ask("hi"));
+  EXPECT_EQ(metric(server, "tandem:vram_free_bytes"), 1'000'000);
+  EXPECT_EQ(metric(server, "tandem:vram_planned_free_bytes"), 3'000'000'000);
+  ChatServer processor({"Hello."});
+  processor.answer(ask("hi"));
+  EXPECT_EQ(fetch(processor.port(), get("/metrics")).body.find("vram"), std::string::npos);
+}
+
 TEST(Metrics, CountPicturesThatTheModelCannotSee) {
   ChatServer server({"Nice."});
   Json body = ask("x");
