@@ -39,10 +39,11 @@ a part of `gpu.matmul_tflops`; attention over the context is not counted; `kC` a
 fastest counts. Models have synthetic weights of the
 published sizes, which repeat after 64 MiB; contexts are filled with random keys and values.
 
-`host.MODEL.….gap_us` is what the host adds between two steps of one request: from the end of one step's recording on
-the card to the beginning of the next, with all that the engine does between them. `greedy` chooses the likeliest token
+`host.MODEL.….gap_us` is what the host adds to a step of one request: the time from the end of one step on the card to
+the end of the next, less what its recordings take where nothing keeps them waiting. `greedy` chooses the likeliest token
 on the card, `masked` does so under a grammar, `sampled` copies all logits to the host and draws there (temperature 0.7,
-top-p 0.8, top-k 20).
+top-p 0.8, top-k 20). What n-gram rows `greedy` needs were never read before; `masked` finds those of the same answer
+in memory.
 
 ## Not yet run on hardware
 

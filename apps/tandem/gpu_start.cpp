@@ -95,13 +95,17 @@ void measure_start(Measured& measured, const std::filesystem::path& folder,
     locked = copies(*card, memory.data(), bytes, rounds);
   }
   const std::vector<std::byte> pageable(static_cast<size_t>(kPieceBytes), std::byte{1});
-  const std::vector<double> plain = copies(*card, pageable.data(), bytes, rounds);
-  measured.report.raw["start"] = {
-      {"bytes", bytes}, {"load_s", seconds}, {"locked_copy_s", locked}, {"pageable_copy_s", plain}};
+  const int64_t plain_bytes = std::min(bytes, 4 * kPieceBytes);  // it is slow
+  const std::vector<double> plain = copies(*card, pageable.data(), plain_bytes, rounds);
+  measured.report.raw["start"] = {{"bytes", bytes},
+                                  {"load_s", seconds},
+                                  {"locked_copy_s", locked},
+                                  {"pageable_bytes", plain_bytes},
+                                  {"pageable_copy_s", plain}};
   base::Json& figures = measured.report.figures;
   figures["start.load_gb_s"] = static_cast<double>(bytes) / median(seconds) / 1e9;
   figures["start.locked_copy_gb_s"] = static_cast<double>(bytes) / median(locked) / 1e9;
-  figures["start.pageable_copy_gb_s"] = static_cast<double>(bytes) / median(plain) / 1e9;
+  figures["start.pageable_copy_gb_s"] = static_cast<double>(plain_bytes) / median(plain) / 1e9;
   figures["start.copy_fraction"] = median(seconds) / median(locked);
 }
 

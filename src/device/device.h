@@ -30,6 +30,16 @@ class Recording {
   virtual void run() = 0;
 };
 
+// A point in a device's work.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+  // Here: behind everything that was asked of the device so far.
+  virtual void set() = 0;
+  // Waits until the device has come to where the mark was last set; not at all where it never was.
+  virtual void wait() = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -61,6 +71,8 @@ class Device {
   virtual void zero(void* to, int64_t bytes) = 0;
   // Waits for everything that was asked of the device.
   virtual void finish() = 0;
+  // For devices that do not tell one point from another: a mark that waits for everything.
+  virtual std::unique_ptr<Mark> make_mark();
 
   // Takes down what `work` asks of the device, without doing it; null where the device cannot (the host). `work` may
   // not allocate, download or wait. The addresses that it names must stay as long as the recording.

@@ -161,7 +161,10 @@ class WeightLoader::MatrixReader {
 
 ops::Weight WeightLoader::matrix(const std::string& name, int64_t rows, int64_t inputs) {
   ops::Weight w = MatrixReader(*this, name, rows, inputs).read();
-  if (!to_host_memory_) ops_.arrange(w);
+  if (!to_host_memory_ && ops_.arranges(w)) {
+    to_arrange_.push_back(w);
+    w.lane_order = true;  // from finish() on
+  }
   return w;
 }
 

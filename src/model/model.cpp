@@ -194,8 +194,7 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
   if (draft) draft_ = std::make_unique<DraftHead>(config_, options, loader, layout);
   layout_ = layout.layout();
   weight_bytes_ = loader.bytes();
-  memory_ = loader.take();
-  device_.finish();
+  memory_ = loader.finish();
 }
 
 void Decoder::write_inputs(StepInputs& inputs, std::span<const Part> parts) {

@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <fmt/ranges.h>
 
@@ -15,11 +16,17 @@ namespace {
 
 using artifact::Encoding;
 
-// What a thread reads at once. For a card it is less: a matrix of some tens of megabytes is then read by all threads in
-// the time that the one before takes over the bus.
+// What a thread reads at once. For a card it is less: what is on its way there should stay in the processor's cache,
+// and page-locking memory takes half a second for a gigabyte.
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
-constexpr int64_t kStagedPieceBytes = int64_t{2} << 20;
-constexpr int64_t kStagingBytes = int64_t{64} << 20;
+constexpr int64_t kStagedPieceBytes = int64_t{512} << 10;
+constexpr int64_t kStagedPiecesEach = 2;  // of a thread
+constexpr size_t kStagingParts = 2;
+constexpr int64_t kStagingAlignment = 4096;
+
+int64_t staged_bytes(int64_t bytes) {
+  return static_cast<int64_t>(base::round_up(static_cast<uint64_t>(bytes), kStagingAlignment));
+}
 
 uint64_t loadable_bytes(const artifact::Artifact& artifact, bool draft_head) {
   uint64_t bytes = 0;
@@ -61,44 +68,85 @@ const artifact::Object& WeightLoader::object(const std::string& name, const std:
 
 std::byte* WeightLoader::load(const artifact::Object& object, int64_t unit_bytes) {
   device::Buffer& buffer = own(static_cast<int64_t>(object.bytes));
-  if (device_.counts_only()) return buffer.data();
-  const bool staged = !device_.is_host() && !to_host_memory_;
-  // Generated objects are made in pieces of 8 MiB.
-  const int64_t wanted = staged && !artifact_.generated() ? kStagedPieceBytes : kPieceBytes;
-  const int64_t piece = std::max<int64_t>(1, wanted / unit_bytes) * unit_bytes;
-  if (staged) {
-    load_by_staging(object, piece, buffer.data());
-    return buffer.data();
-  }
-  const auto bytes = static_cast<int64_t>(object.bytes);
-  pool_.run(base::ceil_div(bytes, piece), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto count = static_cast<uint64_t>(std::min(piece, bytes - i * piece));
-      artifact_.read(object, static_cast<uint64_t>(i * piece), {buffer.data() + i * piece, count});
-      progress_.add(count);
-    }
-  });
+  const bool in_place = device_.is_host() || to_host_memory_;
+  (in_place ? to_host_ : to_device_).push_back({&object, unit_bytes, buffer.data()});
   return buffer.data();
 }
 
-void WeightLoader::load_by_staging(const artifact::Object& object, int64_t piece, std::byte* to) {
-  const auto bytes = static_cast<int64_t>(object.bytes);
-  const int64_t batch = std::max<int64_t>(1, kStagingBytes / piece) * piece;
-  for (int64_t at = 0; at < bytes; at += batch) {
-    const int64_t count = std::min(batch, bytes - at);
-    device::Buffer& staging = staging_[turn_];
-    turn_ = 1 - turn_;
-    if (staging.bytes() < batch) staging = device::Buffer::shared(device_, batch);
-    pool_.run(base::ceil_div(count, piece), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * piece; i < std::min(end * piece, count); i += piece) {
-        const auto part = static_cast<uint64_t>(std::min(piece, count - i));
-        artifact_.read(object, static_cast<uint64_t>(at + i), {staging.data() + i, part});
-        progress_.add(part);
-      }
-    });
-    device_.finish();  // the other half has arrived and may be filled again
-    device_.upload(to + at, staging.data(), count);
+std::vector<device::Buffer> WeightLoader::finish() {
+  if (!device_.counts_only()) {
+    read_pieces(pieces_of(to_host_, kPieceBytes));
+    // Generated objects are made in pieces of 8 MiB.
+    upload_pieces(pieces_of(to_device_, artifact_.generated() ? kPieceBytes : kStagedPieceBytes));
+    for (ops::Weight& w : to_arrange_) ops_.arrange(w);
+    device_.finish();
   }
+  return std::move(buffers_);
+}
+
+std::vector<WeightLoader::Piece> WeightLoader::pieces_of(const std::vector<Transfer>& transfers, int64_t most) const {
+  std::vector<Piece> pieces;
+  for (const Transfer& transfer : transfers) {
+    const int64_t unit = artifact_.generated() ? transfer.unit_bytes : 1;
+    const int64_t each = std::max<int64_t>(1, most / unit) * unit;
+    const auto bytes = static_cast<int64_t>(transfer.object->bytes);
+    for (int64_t at = 0; at < bytes; at += each) {
+      pieces.push_back({transfer.object, at, std::min(each, bytes - at), transfer.to + at});
+    }
+  }
+  return pieces;
+}
+
+void WeightLoader::read_pieces(std::span<const Piece> pieces) {
+  pool_.run(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (const Piece& piece : pieces.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))) {
+      const auto bytes = static_cast<size_t>(piece.bytes);
+      artifact_.read(*piece.object, static_cast<uint64_t>(piece.offset), {piece.to, bytes});
+      progress_.add(bytes);
+    }
+  });
+}
+
+void WeightLoader::upload_pieces(std::span<const Piece> pieces) {
+  if (pieces.empty()) return;
+  const int64_t largest = std::max_element(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+                            return a.bytes < b.bytes;
+                          })->bytes;
+  const int64_t each = artifact_.generated() ? 1 : kStagedPiecesEach;
+  const int64_t room = each * pool_.threads() * staged_bytes(largest);
+  struct Staging {
+    device::Buffer memory;
+    std::unique_ptr<device::Mark> arrived;
+  };
+  std::array<Staging, kStagingParts> parts;
+  for (Staging& part : parts) part = {device::Buffer::shared(device_, room), device_.make_mark()};
+  std::vector<Piece> staged;
+  for (size_t first = 0, turn = 0; first < pieces.size(); first += staged.size(), turn = (turn + 1) % parts.size()) {
+    Staging& part = parts[turn];
+    part.arrived->wait();
+    staged.clear();
+    int64_t used = 0;
+    for (const Piece& piece : pieces.subspan(first)) {
+      if (used + piece.bytes > room) break;
+      staged.push_back(piece);
+      staged.back().to = part.memory.data() + used;
+      used += staged_bytes(piece.bytes);
+    }
+    read_pieces(staged);
+    // An object's pieces that lie side by side are one copy.
+    for (size_t i = 0; i < staged.size();) {
+      const Piece& start = staged[i];
+      std::byte* to = pieces[first + i].to;
+      int64_t bytes = 0;
+      do {
+        bytes += staged[i].bytes;
+        ++i;
+      } while (i < staged.size() && staged[i].object == start.object && staged[i].to == start.to + bytes);
+      device_.upload(to, start.to, bytes);
+    }
+    part.arrived->set();
+  }
+  device_.finish();
 }
 
 ops::Weight WeightLoader::matrix_in_host_memory(const std::string& name, int64_t rows, int64_t inputs) {

@@ -1,8 +1,10 @@
-// Reads the weights of a model from an artifact into memory that the model owns.
+// Reads the weights of a model from an artifact into memory that the model owns: first every object gets its place,
+// then all of them are read in one go.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,8 @@
 namespace tandem::model {
 
 // Every getter checks the object's presence, encoding and shape, and throws base::Error{kBadInput} that names it with
-// the expected and the found figures. What it returns stays valid as long as the loader's storage (take()).
+// the expected and the found figures. What it returns stays valid as long as the loader's storage, and holds its values
+// once finish() returned.
 class WeightLoader {
  public:
   // All must outlive it. Whether the draft head is loaded counts for the progress alone.
@@ -40,7 +43,8 @@ class WeightLoader {
 
   const artifact::Artifact& artifact() const { return artifact_; }
   int64_t bytes() const { return bytes_; }  // on the device
-  std::vector<device::Buffer> take() { return std::move(buffers_); }
+  // Reads everything that was asked for, and gives the memory that it lies in.
+  std::vector<device::Buffer> finish();
 
  private:
   class MatrixReader;
@@ -49,10 +53,26 @@ class WeightLoader {
   // The values of a small tensor, on the host.
   std::vector<float> values(const std::string& name, int64_t count);
   const float* own_copy(const std::vector<float>& values);
-  // Reads an object in pieces of about 8 MiB, whole units each, in all threads.
+  // The place that an object will be read to; it is made in whole units where it is generated.
   std::byte* load(const artifact::Object& object, int64_t unit_bytes = 1);
-  void load_by_staging(const artifact::Object& object, int64_t piece, std::byte* to);
   device::Buffer& own(int64_t bytes);
+
+  struct Transfer {
+    const artifact::Object* object = nullptr;
+    int64_t unit_bytes = 1;
+    std::byte* to = nullptr;
+  };
+  // What one thread reads at once.
+  struct Piece {
+    const artifact::Object* object = nullptr;
+    int64_t offset = 0;
+    int64_t bytes = 0;
+    std::byte* to = nullptr;
+  };
+  std::vector<Piece> pieces_of(const std::vector<Transfer>& transfers, int64_t most) const;
+  void read_pieces(std::span<const Piece> pieces);
+  // By way of shared memory, whose parts take turns: one is filled while the other is on its way.
+  void upload_pieces(std::span<const Piece> pieces);
 
   const artifact::Artifact& artifact_;
   device::Device& device_;
@@ -61,9 +81,9 @@ class WeightLoader {
   base::Progress progress_;
   std::vector<device::Buffer> buffers_;
   int64_t bytes_ = 0;
-  device::Buffer staging_[2];  // shared memory that takes turns: one is filled while the other is on its way
   bool to_host_memory_ = false;
-  int turn_ = 0;
+  std::vector<Transfer> to_host_, to_device_;
+  std::vector<ops::Weight> to_arrange_;
 };
 
 }  // namespace tandem::model

@@ -125,6 +125,11 @@ class Ops {
   // May bring a matrix that was just loaded into the order in which its products read it, in place: the memory behind
   // `data` must be the caller's. Products of a matrix do not depend on it; everything else must ask for its order.
   virtual void arrange(Weight& w) { (void)w; }
+  // Whether it will: the weight's lane_order is then set.
+  virtual bool arranges(const Weight& w) const {
+    (void)w;
+    return false;
+  }
 
   // out[t] = the row of ids[t], `copies` times side by side. The table may lie in shared memory.
   virtual void embed(const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) = 0;

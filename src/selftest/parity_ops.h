@@ -43,6 +43,7 @@ class ParityOps final : public ops::Ops {
   int64_t scratch_bytes() const override { return card_.scratch_bytes(); }
 
   void arrange(ops::Weight& w) override { card_.arrange(w); }
+  bool arranges(const ops::Weight& w) const override { return card_.arranges(w); }
   void embed(const ops::Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) override;
   void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
                 float* out) override;

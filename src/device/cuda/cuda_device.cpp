@@ -11,6 +11,23 @@ namespace {
 constexpr int kLeastDriver = 13000;  // CUDA 13.0, which drivers of R580 and newer serve
 constexpr int kLeastMajor = 8;       // mma on BF16, asynchronous copies
 
+class EventMark final : public Mark {
+ public:
+  explicit EventMark(cudaStream_t stream) : stream_(stream) {
+    TANDEM_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  }
+  ~EventMark() override { (void)cudaEventDestroy(event_); }
+  EventMark(const EventMark&) = delete;
+  EventMark& operator=(const EventMark&) = delete;
+
+  void set() override { TANDEM_CUDA_CHECK(cudaEventRecord(event_, stream_)); }
+  void wait() override { TANDEM_CUDA_CHECK(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t event_ = nullptr;
+};
+
 std::string driver_fault(int version) {
   if (version == 0) return "no NVIDIA driver was found; R580 or newer is needed";
   return fmt::format("the NVIDIA driver serves CUDA {}.{}, 13.0 is needed: R580 or newer", version / 1000,
@@ -147,6 +164,10 @@ void CudaDevice::zero(void* to, int64_t bytes) {
 
 void CudaDevice::finish() {
   TANDEM_CUDA_CHECK(cudaStreamSynchronize(stream_));
+}
+
+std::unique_ptr<Mark> CudaDevice::make_mark() {
+  return std::make_unique<EventMark>(stream_);
 }
 
 std::unique_ptr<Recording> CudaDevice::record(const std::function<void()>& work) {

@@ -32,6 +32,7 @@ class CudaDevice : public Device {
   void copy(void* to, const void* from, int64_t bytes) override;
   void zero(void* to, int64_t bytes) override;
   void finish() override;
+  std::unique_ptr<Mark> make_mark() override;
   std::unique_ptr<Recording> record(const std::function<void()>& work) override;
 
   const Card& card() const { return card_; }

@@ -58,6 +58,7 @@ class CudaOps final : public Ops {
                 float* out) override {
     cuda::rms_norm(of("rms_norm"), x, tokens, groups, width, weight, eps, out);
   }
+  bool arranges(const Weight& w) const override { return cuda::can_arrange(w); }
   void arrange(Weight& w) override {
     if (!cuda::can_arrange(w)) return;
     if (!device_.counts_only()) cuda::arrange(context_, w);

@@ -50,6 +50,7 @@ class TimedOps final : public Ops {
   bool recordable() const override { return card_->recordable(); }
 
   void arrange(Weight& w) override { card_->arrange(w); }
+  bool arranges(const Weight& w) const override { return card_->arranges(w); }
   void embed(const Weight& table, const int32_t* ids, int64_t tokens, int64_t copies, float* out) override;
   void rms_norm(const float* x, int64_t tokens, int64_t groups, int64_t width, const float* weight, float eps,
                 float* out) override;
