@@ -1,0 +1,140 @@
+// Weights on their way to a card: staged in shared memory whose parts are filled again while others are still read.
+#include "model/weights.h"
+
+#include <cstring>
+#include <deque>
+#include <gtest/gtest.h>
+#include <map>
+
+#include "ops/host/host_ops.h"
+
+namespace tandem::model {
+namespace {
+
+using artifact::Encoding;
+
+// A card that copies as late as it may: at a mark that is waited for, or at the end.
+class LateCard final : public device::Device {
+ public:
+  std::string describe() const override { return "a card that copies late"; }
+  bool is_host() const override { return false; }
+  std::byte* allocate(int64_t bytes) override { return device::host().allocate(bytes); }
+  void release(std::byte* memory) noexcept override { device::host().release(memory); }
+  std::byte* allocate_shared(int64_t bytes) override {
+    std::byte* memory = allocate(bytes);
+    shared_[memory] = bytes;
+    shared_bytes_ += bytes;
+    return memory;
+  }
+  void release_shared(std::byte* memory) noexcept override {
+    shared_.erase(memory);
+    release(memory);
+  }
+  void upload(void* to, const void* from, int64_t bytes) override {
+    if (in_shared(from)) {
+      pending_.push_back({to, from, bytes});
+    } else {
+      std::memcpy(to, from, static_cast<size_t>(bytes));
+    }
+  }
+  void download(void*, const void*, int64_t) override {}
+  void fetch(void*, const void*, int64_t) override {}
+  void copy(void*, const void*, int64_t) override {}
+  void zero(void*, int64_t) override {}
+  void finish() override { copy_until(asked_ + pending_.size()); }
+  std::unique_ptr<device::Mark> make_mark() override { return std::make_unique<LateMark>(*this); }
+
+  int64_t shared_bytes() const { return shared_bytes_; }
+
+ private:
+  struct Copy {
+    void* to;
+    const void* from;
+    int64_t bytes;
+  };
+  class LateMark final : public device::Mark {
+   public:
+    explicit LateMark(LateCard& card) : card_(card) {}
+    void set() override { at_ = card_.asked_ + card_.pending_.size(); }
+    void wait() override { card_.copy_until(at_); }
+
+   private:
+    LateCard& card_;
+    size_t at_ = 0;
+  };
+
+  bool in_shared(const void* from) const {
+    const auto* at = static_cast<const std::byte*>(from);
+    const auto next = shared_.upper_bound(at);
+    return next != shared_.begin() && at < std::prev(next)->first + std::prev(next)->second;
+  }
+  void copy_until(size_t count) {
+    for (; asked_ < count; ++asked_) {
+      const Copy& next = pending_.front();
+      std::memcpy(next.to, next.from, static_cast<size_t>(next.bytes));
+      pending_.pop_front();
+    }
+  }
+
+  std::map<const std::byte*, int64_t> shared_;
+  int64_t shared_bytes_ = 0;
+  std::deque<Copy> pending_;
+  size_t asked_ = 0;  // copies that were made
+};
+
+// Byte i of an object named NAME.
+std::byte value(const std::string& name, uint64_t i) {
+  return static_cast<std::byte>((i * 0x9E3779B97F4A7C15U >> 40) + name.size());
+}
+
+artifact::Artifact artifact_of(const std::map<std::string, int64_t>& rows, int64_t inputs) {
+  static const std::string config = "{}";
+  std::vector<artifact::Object> objects(1);
+  objects[0].name = "config.json";
+  objects[0].encoding = Encoding::kText;
+  objects[0].bytes = config.size();
+  for (const auto& [name, count] : rows) {
+    artifact::Object& object = objects.emplace_back();
+    object.name = name;
+    object.encoding = Encoding::kF32;
+    object.shape = {count, inputs};
+    object.bytes = static_cast<uint64_t>(count * inputs * 4);
+  }
+  return artifact::Artifact::generated(
+      "test", std::move(objects), {}, [](const artifact::Object& object, uint64_t offset, std::span<std::byte> out) {
+        for (size_t i = 0; i < out.size(); ++i) {
+          out[i] = object.encoding == Encoding::kText ? static_cast<std::byte>(config[offset + i])
+                                                      : value(object.name, offset + i);
+        }
+      });
+}
+
+TEST(WeightLoader, BringsEveryByteToACardThatCopiesLate) {
+  constexpr int64_t kInputs = 257;
+  // More than the shared memory holds, with objects that end in the middle of a piece, tiny ones among them.
+  const std::map<std::string, int64_t> rows = {
+      {"a.weight", 30'001}, {"bb.weight", 1}, {"ccc.weight", 20'000}, {"dddd.weight", 7}, {"eeeee.weight", 8'161}};
+  const artifact::Artifact artifact = artifact_of(rows, kInputs);
+  LateCard card;
+  base::WorkerPool pool(1);
+  ops::host::HostOps operations(pool, false);
+  WeightLoader loader(artifact, card, operations, pool, false, true);
+  std::map<std::string, ops::Weight> weights;
+  int64_t bytes = 0;
+  for (const auto& [name, count] : rows) {
+    weights[name] = loader.matrix(name, count, kInputs);
+    bytes += count * kInputs * 4;
+  }
+  EXPECT_EQ(loader.bytes(), bytes);
+  const auto memory = loader.finish();
+  EXPECT_LT(card.shared_bytes(), bytes / 2);
+  for (const auto& [name, weight] : weights) {
+    const auto* data = static_cast<const std::byte*>(weight.data);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < weight.rows * kInputs * 4; ++i) wrong += data[i] != value(name, static_cast<uint64_t>(i));
+    EXPECT_EQ(wrong, 0) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::model
