@@ -28,7 +28,7 @@ struct Weight {
   WeightFormat format = WeightFormat::kBF16;
   int64_t rows = 0;
   int64_t inputs = 0;
-  const void* scales = nullptr;
+  const void* scales = nullptr;  // readable up to a whole word of four bytes
   ScaleType scale_type = ScaleType::kF32;
   int64_t group = 0;  // integers: inputs to a scale, a multiple of 16 that divides the inputs
   float scale = 1.0F;

@@ -57,7 +57,7 @@ class CardWeight {
  public:
   CardWeight(DenseCard& card, const Weight& weight, std::span<const std::byte> data,
              std::span<const std::byte> scales = {}, bool arranged = true)
-      : data_(card.upload(data)), scales_(card.upload(scales)), weight_(weight) {
+      : data_(card.upload(data)), scales_(upload_whole_words(card, scales)), weight_(weight) {
     weight_.data = data_.data();
     weight_.scales = scales.empty() ? nullptr : scales_.data();
     if (!arranged || !can_arrange(weight_)) return;
@@ -67,6 +67,13 @@ class CardWeight {
   const Weight& weight() const { return weight_; }
 
  private:
+  // Kernels read words of scales, as Weight says.
+  static device::Buffer upload_whole_words(DenseCard& card, std::span<const std::byte> scales) {
+    std::vector<std::byte> words(scales.begin(), scales.end());
+    words.resize((words.size() + 3) / 4 * 4);
+    return card.upload(std::span<const std::byte>(words));
+  }
+
   device::Buffer data_, scales_;
   Weight weight_;
 };
