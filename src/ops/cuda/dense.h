@@ -3,8 +3,9 @@
 // A product takes one of three ways, chosen by the shape, the format and whether inputs are rounded:
 //   few     at most kMostFewColumns columns of BF16 inputs. Bound by the weights' bytes, of four bits and less also by
 //           decoding: they are read once and decoded in registers for the tensor cores. Eight columns take up to 1.2
-//           times as long as one, of NVFP4 1.5 times: a block's scale is applied to each column's sum. The split of a
-//           sum follows from the shape of the matrix alone, so a column has the bits that it has alone.
+//           times as long as one, of NVFP4 1.3 times: a block's scale is applied to each column's sum. The split of a
+//           sum follows from the shape of the matrix alone, so a column has the bits that it has alone. NVFP4 and
+//           integers of 3 and 4 bits must be in lanes' order (Ops::arrange).
 //   exact   FP32 inputs, or shapes and formats that the other two do not take. One FMA a weight and column on the
 //           ordinary cores; up to eight columns spread a row over a block, more take tiles of 64 x 64.
 //   many    more columns of BF16 inputs. Bound by the tensor cores: inputs are rounded once, weights that are not BF16
@@ -14,7 +15,7 @@
 // Sums are FP32 in an order of their own. With S = sum of |x w| over a row's inputs K, a result differs from the exact
 // sum by at most about
 //   few     2^-18 S: tensor cores cut off below 2^-23 of the largest term at each 16 inputs; at most 16 of these are in
-//           a chain, and the chains are added in FP32
+//           a chain, and the chains are added in FP32. Of integers of 3 and 4 bits S has half a step more to each |w|
 //   exact   (K / 256 + 80) 2^-24 S up to eight columns, K 2^-24 S in tiles
 //   many    (K / 16 + 32) 2^-23 S, and 2^-8 S more where scales of blocks or groups are rounded into BF16 weights (FP8
 //           blocks, integers); FP8 rows and tensors and NVFP4 are exact in BF16

@@ -5,10 +5,13 @@
 // block's rows in tiles of 16. So the inputs of all columns, rounded to BF16, stay in a warp's registers in the order
 // of the tensor cores' operand, and what a warp does again and again is: fetching codes into its ring of shared memory,
 // two slots ahead (dense_few_ring.cuh); decoding; 16 products of 16 rows x 8 columns x 16 inputs. Warps' sums meet in
-// shared memory, blocks' sums through the cluster's; both are added in order of the inputs.
+// shared memory, blocks' sums through the cluster's; both are added in order of the inputs (dense_few_sums.cuh).
 //
-// Cost: bytes at the card's rate of reading, where decoding (of four bits and less 2.5 instructions a weight and lane)
-// does not bound it; the first slots are fetched while the kernels before end.
+// Cost: bytes at the card's rate of reading, where instructions do not bound it: a warp has about 300 for a tile (of
+// eight columns of NVFP4 400), half of which decode its 128 weights a lane of NVFP4, three or four bits; the first
+// slots are fetched while the kernels before end. 20 warps of a multiprocessor leave 96 registers to a lane, and what
+// does not fit there is fetched back from memory in every tile: lane-dependent values are made anew where that is
+// cheap.
 //
 // The cuts follow from rows and inputs alone, and missing columns are zeros: a column's bits do not depend on the
 // number of columns.
@@ -147,6 +150,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     gather_inputs<F>(p.product, lane, unit, units, inputs);
     typename F::Offsets offsets;
     F::prepare(inputs, offsets);
+    // Made anew, and of a lane number of its own, so that it does not take registers while the inputs come.
     Source<kFormat, kScales, kBytes> source(p, share, lane_number(), unit, units);
     if constexpr (R::kTileSlots == 1) source.go_to(1);
     if (pass == 0) cluster.barrier_wait();

@@ -142,8 +142,8 @@ struct SmallBytes : Bytes {
 };
 struct DecodeInt8 {
   __device__ void operator()(uint32_t word, uint32_t& even, uint32_t& odd) const {
-    even = int8_pair(word);
-    odd = int8_pair(word >> 8);
+    even = int8_small_even(word);
+    odd = int8_small_odd(word);
   }
 };
 
@@ -178,6 +178,10 @@ struct Format<WeightFormat::kFp8Block, 1, kBytes> : SmallBytes {
 // Eight bits; a part lies within a group.
 template <int kBytes>
 struct Format<WeightFormat::kInt8, 1, kBytes> : Bytes {
+  static constexpr float kFactor = 0x1p70F;
+  static constexpr float kUnit = 0x1p63F;
+  using Offsets = Bytes::Offsets;
+  __device__ static void scale(float (&x)[8], int) { scale_all<Format>(x); }
   static constexpr int kEntries = 2;
   static constexpr int kPartEntries = 1;
   using Step = Part<1>;

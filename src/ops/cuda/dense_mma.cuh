@@ -104,6 +104,14 @@ __device__ inline uint32_t int3_pair_above(uint32_t word) {
 __device__ inline uint32_t int8_pair(uint32_t word) {
   return subtract_pairs(put_under(word, 0x007f007f, kHundredTwentyEight), (word & 0x00800080) ^ bf16_pair(0x4380));
 }
+// (code - 128) * 2^-133 of bytes 0 and 2, and of bytes 1 and 3: BF16 whose exponent is 0 or 1 are whole numbers of
+// 2^-133.
+__device__ inline uint32_t int8_small_even(uint32_t word) {
+  return subtract_pairs(word & 0x00ff00ff, bf16_pair(128));
+}
+__device__ inline uint32_t int8_small_odd(uint32_t word) {
+  return subtract_pairs(__byte_perm(word, 0, 0x4341), bf16_pair(128));
+}
 
 // Pair kPair of a lane's words in lanes' order (numeric/int_lanes.h): of each of both codes v = code - 2^(kBits - 1)
 // the BF16 number (2 v + 1) 2^(int_place - 134), behind one mask where there is no shift.
