@@ -41,63 +41,63 @@ __device__ inline float4 load_inputs(const float* from) {  // which an earlier k
 }
 
 // The inputs of a warp's units, all columns, as operands of the tensor cores: lane 4 g + l has those of column g, or,
-// where columns have slots, of slot g / columns of column g % columns.
+// where columns have slots, of slot g / columns of column g % columns; zeros for the products of other slots.
 template <typename F>
 __device__ inline void gather_inputs(const Product& p, int lane, int unit, int units,
                                      uint2 (&inputs)[kWarpUnits * kUnitProducts]) {
   constexpr int kColumns = 8 / F::kSlots;
-  constexpr int kSlotProducts = kUnitProducts / F::kSlots;
+  constexpr int kOwn = kUnitProducts / F::kSlots;  // products of a unit that the lane has inputs for
   const int column = lane / 4 % kColumns;
   const int slot = lane / 4 / kColumns;
-  const int l = lane % 4;
-  float4 loaded[kWarpUnits][kUnitProducts] = {};
+  float4 loaded[kWarpUnits][kOwn] = {};
   if (column < p.tokens) {
-    const float* x = p.x + column * p.w.inputs + static_cast<int64_t>(unit) * kUnit;
+    const float* x = p.x + column * p.w.inputs + static_cast<int64_t>(unit) * kUnit + F::input(lane % 4, 0, 0);
+    if constexpr (F::kSlots > 1) x += slot * (kUnit / F::kSlots);
 #pragma unroll
     for (int i = 0; i < kWarpUnits; ++i) {
       if (i >= units) break;
 #pragma unroll
-      for (int j = 0; j < kUnitProducts; ++j) {
-        if (j / kSlotProducts == slot) loaded[i][j] = load_inputs(x + i * kUnit + F::input(l, j / 2, j % 2));
-      }
+      for (int j = 0; j < kOwn; ++j) loaded[i][j] = load_inputs(x + (i * kUnit + F::input(0, j / 2, j % 2)));
     }
   }
 #pragma unroll
   for (int i = 0; i < kWarpUnits; ++i) {
+    uint2 own[kOwn];
 #pragma unroll
-    for (int e = 0; e < kUnitProducts / 2; ++e) {
-      const float4& a = loaded[i][2 * e];
-      const float4& b = loaded[i][2 * e + 1];
-      float eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-      F::scale(eight, e);
-      uint2 operands[2];
-      F::pack(eight, operands);
-      inputs[i * kUnitProducts + 2 * e] = operands[0];
-      inputs[i * kUnitProducts + 2 * e + 1] = operands[1];
+    for (int j = 0; j < kOwn; ++j) own[j] = F::pack(loaded[i][j], j);
+#pragma unroll
+    for (int j = 0; j < kUnitProducts; ++j) {
+      uint2& to = inputs[i * kUnitProducts + j];
+      to = own[j % kOwn];
+      if constexpr (F::kSlots > 1) {
+        if (j / kOwn != slot) to = make_uint2(0, 0);
+        asm volatile("" : "+r"(to.x), "+r"(to.y));  // chosen here, not again and again where it is used
+      }
     }
   }
 }
 
 __device__ inline Share share_of(const Arguments& p, int cluster_index) {
   const Cut& cut = p.cut;
-  const int split = static_cast<int>(blockIdx.x) % cut.splits;
-  const int half = split / (cut.splits / 2);
+  const int half_bits = cut.split_bits - 1;
+  const int split = static_cast<int>(blockIdx.x) & ((1 << cut.split_bits) - 1);
+  const int half = split >> half_bits;
   const int half_end = half == 0 ? cut.lower_units : cut.units;
   Share share;
-  share.first_unit = (half == 0 ? 0 : cut.lower_units) + split % (cut.splits / 2) * cut.units_each;
+  share.first_unit = (half == 0 ? 0 : cut.lower_units) + (split & ((1 << half_bits) - 1)) * cut.units_each;
   share.end_unit = share.first_unit + cut.units_each < half_end ? share.first_unit + cut.units_each : half_end;
   const int first_tile = (cluster_index - p.first_cluster) * cut.tiles_each;
   share.tiles = cut.tiles - first_tile < cut.tiles_each ? cut.tiles - first_tile : cut.tiles_each;
-  const int matrices = p.product.paired ? 2 : 1;
-  share.first_row = static_cast<int64_t>(first_tile / matrices) * kTileRows;
-  const int most = share.tiles / matrices * kTileRows;
+  const int pair_bit = p.product.paired ? 1 : 0;
+  share.first_row = static_cast<int64_t>(first_tile >> pair_bit) * kTileRows;
+  const int most = (share.tiles >> pair_bit) * kTileRows;
   share.rows = p.product.w.rows - share.first_row < most ? static_cast<int>(p.product.w.rows - share.first_row) : most;
   return share;
 }
 
 // Tiles' sums that a block may get from the others of its cluster: those of its tiles, from each.
 __host__ __device__ inline int arrived_tiles(const Cut& cut) {
-  const int most = (cut.tiles_each + 2 * cut.splits - 1) / cut.splits;  // a pair's second tile too
+  const int most = (cut.tiles_each + 2 * cut.splits - 1) >> cut.split_bits;  // a pair's second tile too
   return (most + 1) / 2 * 2 * cut.splits;
 }
 
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
   using R = Ring<kFormat, kScales, kBytes>;
   using F = typename R::F;
   let_next_start();
-  const int cluster_index = static_cast<int>(blockIdx.x) / group.products[0].cut.splits;
+  const int cluster_index = static_cast<int>(blockIdx.x) >> group.products[0].cut.split_bits;
   int which = 0;
   while (which + 1 < group.count && cluster_index >= group.products[which + 1].first_cluster) ++which;
   const Arguments& p = group.products[which];
@@ -138,7 +138,9 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
   Meeting<kFormat == WeightFormat::kNvfp4 ? kScales : -1> meeting(
       p, share, warp, lane, behind, arrived, arrived + (arrived_tiles(p.cut) * kTileRows / 4 << bits));
   if (threadIdx.x == 0) meeting.prepare();
-  cluster.barrier_arrive();  // all blocks of the cluster are there before one writes to another
+  // All blocks of the cluster are there before one writes to another. Nothing but the barriers was written, which have
+  // a fence of their own.
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   const auto ring_address = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
 
   for (int pass = 0; pass < p.cut.passes; ++pass) {
@@ -153,7 +155,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     // Made anew, and of a lane number of its own, so that it does not take registers while the inputs come.
     Source<kFormat, kScales, kBytes> source(p, share, lane_number(), unit, units);
     if constexpr (R::kTileSlots == 1) source.go_to(1);
-    if (pass == 0) cluster.barrier_wait();
+    if (pass == 0) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
     meeting.begin_pass(pass);
     int reading = 0;
 #pragma unroll 1

@@ -58,10 +58,10 @@ __device__ inline float scale_of(uint32_t bits, ScaleType type) {
 
 // Of each format: how many parts a unit has; the bytes of a row and the scales of a row in a slot (`kEntries` words of
 // four bytes; NVFP4 has its own); how a part is multiplied with inputs as operands `b` of the tensor cores; and which
-// inputs those are: `input` is the first of four of a unit that lane l needs for product 2 e + half, `scale` gives them
-// the factors that they have in the products and `pack` makes the operands of products 2 e and 2 e + 1 of the four and
-// four. `Offsets` is what else of the inputs the products need, made of all operands of a warp by `prepare`. kScales:
-// scales of groups in a unit; kBytes: of one.
+// inputs those are: `input` is the first of four of a unit that lane l needs for product 2 e + half, a multiple of l
+// more than lane 0 needs, and `pack` makes the operands of these four, times what factor they have in product j.
+// `Offsets` is what else of the inputs the products need, made of all operands of a warp by `prepare`. kScales: scales
+// of groups in a unit; kBytes: of one.
 template <WeightFormat kFormat, int kScales, int kBytes>
 struct Format;
 
@@ -72,28 +72,20 @@ struct OneSlot {
   static constexpr float kUnit = 1.0F;  // of sums
   using Sums = UnitSums;
   struct Offsets {};
-  __device__ static void scale(float (&)[8], int) {}
   __device__ static void prepare(const uint2*, Offsets&) {}
 };
-template <typename F>
-__device__ inline void scale_all(float (&x)[8]) {
-#pragma unroll
-  for (float& value : x) value *= F::kFactor;
-}
-
 // Four inputs as the operands b0 and b1, in their order, or the even ones and the odd ones.
 struct InOrder : OneSlot {
-  __device__ static void pack(const float (&x)[8], uint2 (&b)[2]) {
-    b[0] = make_uint2(pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]));
-    b[1] = make_uint2(pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
-  }
+  __device__ static uint2 pack(const float4& x, int) { return make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)); }
 };
 struct EvenAndOdd : OneSlot {
-  __device__ static void pack(const float (&x)[8], uint2 (&b)[2]) {
-    b[0] = make_uint2(pack_bf16(x[0], x[2]), pack_bf16(x[1], x[3]));
-    b[1] = make_uint2(pack_bf16(x[4], x[6]), pack_bf16(x[5], x[7]));
-  }
+  __device__ static uint2 pack(const float4& x, int) { return make_uint2(pack_bf16(x.x, x.z), pack_bf16(x.y, x.w)); }
 };
+template <int kExponent>
+__device__ inline uint2 times_power(const uint2& operands) {
+  return make_uint2(multiply_pairs(operands.x, power_pair(kExponent)),
+                    multiply_pairs(operands.y, power_pair(kExponent)));
+}
 
 template <int kBytes>
 struct Format<WeightFormat::kBF16, 0, kBytes> : InOrder {
@@ -136,9 +128,8 @@ struct DecodeE4m3 {
 };
 // Codes are code * 2^-120 and inputs carry 2^64, so that sums keep clear of both ends.
 struct SmallBytes : Bytes {
-  static constexpr float kFactor = 0x1p64F;
-  static constexpr float kUnit = kE4m3SmallUnit / kFactor;
-  __device__ static void scale(float (&x)[8], int) { scale_all<SmallBytes>(x); }
+  static constexpr float kUnit = 0x1p56F;
+  __device__ static uint2 pack(const float4& x, int j) { return times_power<64>(Bytes::pack(x, j)); }
 };
 struct DecodeInt8 {
   __device__ void operator()(uint32_t word, uint32_t& even, uint32_t& odd) const {
@@ -178,10 +169,9 @@ struct Format<WeightFormat::kFp8Block, 1, kBytes> : SmallBytes {
 // Eight bits; a part lies within a group.
 template <int kBytes>
 struct Format<WeightFormat::kInt8, 1, kBytes> : Bytes {
-  static constexpr float kFactor = 0x1p70F;
   static constexpr float kUnit = 0x1p63F;
   using Offsets = Bytes::Offsets;
-  __device__ static void scale(float (&x)[8], int) { scale_all<Format>(x); }
+  __device__ static uint2 pack(const float4& x, int j) { return times_power<70>(Bytes::pack(x, j)); }
   static constexpr int kEntries = 2;
   static constexpr int kPartEntries = 1;
   using Step = Part<1>;
@@ -218,11 +208,10 @@ struct LaneInts : InOrder {
   __device__ static int group_of(const Arguments& p, int unit, int entry) {
     return (unit * kScales + entry) >> p.group_shift;
   }
-  __device__ static void scale(float (&x)[8], int e) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      x[i] *= __uint_as_float(static_cast<uint32_t>(127 + 70 - numeric::int_place<kBits>(4 * e + i / 2)) << 23);
-    }
+  __device__ static uint2 pack(const float4& x, int j) {
+    const uint2 b = InOrder::pack(x, j);
+    return make_uint2(multiply_pairs(b.x, power_pair(70 - numeric::int_place<kBits>(2 * j))),
+                      multiply_pairs(b.y, power_pair(70 - numeric::int_place<kBits>(2 * j + 1))));
   }
 
   template <int kProduct>

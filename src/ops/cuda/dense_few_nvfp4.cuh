@@ -78,10 +78,9 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
   static constexpr int kPhases = 1 << kColumnBits;
   static constexpr int kLaneScales = kColumnBits == 0 ? 2 : kPhases;
   // Codes are code * 2^-126 and inputs carry 2^64, so that sums keep clear of both ends.
-  static constexpr float kFactor = 0x1p64F;
   static constexpr float kUnit = 0x1p62F;
   using Sums = BlockSums<kColumnBits>;
-  __device__ static void scale(float (&x)[8], int) { scale_all<Format>(x); }
+  __device__ static uint2 pack(const float4& x, int j) { return times_power<64>(InOrder::pack(x, j)); }
   struct Step {
     uint4 codes[2];
     const uint8_t* scales;  // of row g; those of row g + 8 are 64 bytes behind

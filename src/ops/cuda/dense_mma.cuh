@@ -61,7 +61,6 @@ __device__ inline uint32_t e4m3_small_pair(uint32_t codes) {
 __device__ inline uint32_t e4m3_small_pair_below(uint32_t codes) {
   return (codes << 8 & 0x80008000) | (codes << 4 & 0x07f007f0);
 }
-inline constexpr float kE4m3SmallUnit = 0x1p120F;
 __device__ inline uint32_t e4m3_pair(uint32_t codes) {
   return multiply_pairs(e4m3_small_pair(codes), power_pair(120));
 }
