@@ -86,11 +86,12 @@ __device__ inline Share share_of(const Arguments& p, int cluster_index) {
   Share share;
   share.first_unit = (half == 0 ? 0 : cut.lower_units) + (split & ((1 << half_bits) - 1)) * cut.units_each;
   share.end_unit = share.first_unit + cut.units_each < half_end ? share.first_unit + cut.units_each : half_end;
-  const int first_tile = (cluster_index - p.first_cluster) * cut.tiles_each;
-  share.tiles = cut.tiles - first_tile < cut.tiles_each ? cut.tiles - first_tile : cut.tiles_each;
-  const int pair_bit = p.product.paired ? 1 : 0;
-  share.first_row = static_cast<int64_t>(first_tile >> pair_bit) * kTileRows;
-  const int most = (share.tiles >> pair_bit) * kTileRows;
+  const int index = cluster_index - p.first_cluster;
+  const int first_tile = index * cut.least + (index < cut.larger ? index : cut.larger);
+  const int row_tiles = cut.least + (index < cut.larger ? 1 : 0);
+  share.tiles = p.product.paired ? 2 * row_tiles : row_tiles;
+  share.first_row = static_cast<int64_t>(first_tile) * kTileRows;
+  const int most = row_tiles * kTileRows;
   share.rows = p.product.w.rows - share.first_row < most ? static_cast<int>(p.product.w.rows - share.first_row) : most;
   return share;
 }
@@ -216,27 +217,38 @@ Cut cut_of(const Weight& w) {
   return cut;
 }
 
-// All clusters' blocks should be on the card at once, with equally many tiles each; else in as few waves as do. A
-// cluster's tiles are of one product.
-void share_tiles(Group& group, int clusters, int most) {
+// All clusters' blocks should be on the card at once, else in as few waves as do, with as equally many tiles as can be.
+// A cluster's tiles are of one product, and a pair's rows stay together. Returns how many clusters there are.
+int share_tiles(Group& group, int clusters, int most) {
+  const int tile = group.products[0].product.paired ? 2 : 1;
+  most /= tile;
   int tiles = 0;
-  for (int i = 0; i < group.count; ++i) tiles += group.products[i].cut.tiles;
-  const int least = group.products[0].product.paired ? 2 : 1;  // a pair's rows stay together
-  const int waves = ceil_div(tiles, int64_t{clusters} * most);
-  const auto clusters_of = [&](int each) {
+  for (int i = 0; i < group.count; ++i) tiles += group.products[i].cut.tiles / tile;
+  clusters *= ceil_div(tiles, int64_t{clusters} * most);
+  int taken[kMostProducts] = {};
+  const auto take = [&](int each) {
     int sum = 0;
-    for (int i = 0; i < group.count; ++i) sum += ceil_div(group.products[i].cut.tiles, each);
+    for (int i = 0; i < group.count; ++i) sum += taken[i] = ceil_div(group.products[i].cut.tiles / tile, each);
     return sum;
   };
-  int each = ceil_div(ceil_div(tiles, int64_t{clusters} * waves), least) * least;
-  while (clusters_of(each) > clusters * waves && each < most) each += least;
+  int each = ceil_div(tiles, clusters);
+  while (take(each) > clusters && each < most) ++each;
+  const int left = std::max(0, clusters - take(each));
   int first = 0;
+  int largest = 0;
   for (int i = 0; i < group.count; ++i) {
     Arguments& p = group.products[i];
-    p.cut.tiles_each = each;
+    const int own = p.cut.tiles / tile;
+    const int count = std::min(own, taken[i] + (group.count == 1 ? left : 0));
     p.first_cluster = first;
-    first += ceil_div(p.cut.tiles, each);
+    if (count == 0) continue;
+    p.cut.least = own / count;
+    p.cut.larger = own % count;
+    first += count;
+    largest = std::max(largest, ceil_div(own, count) * tile);
   }
+  for (int i = 0; i < group.count; ++i) group.products[i].cut.tiles_each = largest;
+  return first;
 }
 
 // How many clusters a card holds at once, of each kernel and size: asked once.
@@ -296,9 +308,7 @@ void launch_few(const Context& context, Group group) {
   one.dynamicSmemBytes = static_cast<size_t>(shared(std::min(most_tiles, kUsualTiles)));
   one.attrs = &clusters_of;
   one.numAttrs = 1;
-  share_tiles(group, resident_clusters(reinterpret_cast<const void*>(kernel), one), most_tiles);
-  const Arguments& last = group.products[group.count - 1];
-  const int clusters = last.first_cluster + ceil_div(last.cut.tiles, last.cut.tiles_each);
+  const int clusters = share_tiles(group, resident_clusters(reinterpret_cast<const void*>(kernel), one), most_tiles);
   const dim3 grid(static_cast<unsigned>(clusters * cut.splits));
   launch_following_clusters(context, cluster, kernel, grid, block, static_cast<size_t>(shared(cut.tiles_each)), group);
 }
@@ -387,8 +397,6 @@ void place_steps(Arguments& p) {
   };
   const int64_t to_codes = p.product.paired ? between(w.data, p.product.up.data) : codes;
   const int64_t to_scales = p.product.paired ? between(w.scales, p.product.up.scales) : scales;
-  p.row_steps[0] = p.product.paired ? 0 : kTileRows;
-  p.row_steps[1] = kTileRows;
   p.code_steps[0] = to_codes;
   p.code_steps[1] = p.product.paired ? codes - to_codes : codes;
   p.scale_steps[0] = to_scales;

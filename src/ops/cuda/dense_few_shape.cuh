@@ -26,7 +26,10 @@ struct Cut {
   int passes = 1;
   int warps = 1;
   int tiles = 0;       // of the product
-  int tiles_each = 0;  // of a cluster
+  int tiles_each = 0;  // of a cluster, at most
+  // Tiles of rows (of a pair, two) of each cluster, and how many of them, the first, have one more.
+  int least = 0;
+  int larger = 0;
 };
 
 struct Arguments {
@@ -36,8 +39,7 @@ struct Arguments {
   uint32_t row_bytes = 0;
   uint32_t row_scales = 0;  // bytes of the scales of a row (FP8 blocks: of 128 rows)
   int group_shift = 0;      // a group of integers has 1 << group_shift of the parts that have a scale in a slot
-  // From a tile to the next, behind an even one and behind an odd one: rows, bytes of codes, bytes of scales.
-  int row_steps[2] = {};
+  // From a tile to the next, behind an even one and behind an odd one: bytes of codes, of scales.
   int64_t code_steps[2] = {};
   int64_t scale_steps[2] = {};
 };
