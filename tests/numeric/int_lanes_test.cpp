@@ -48,9 +48,9 @@ void check_order() {
       const uint32_t k = (1U << (kBits - 1)) - 1;
       const uint32_t mask = 0x8000U | k << turn.place;
       const uint32_t both = (std::rotl(word, turn.turn) & (mask << 16 | mask)) | 0x10001U << (turn.place - 1);
-      for (int i = 0; i < 2; ++i) {
+      for (size_t i = 0; i < 2; ++i) {
         const float value = bf16_to_float(static_cast<uint16_t>(both >> 16 * i)) * 0x1p100F;
-        const float v = int_to_float(codes[static_cast<size_t>(input + i)], kBits);
+        const float v = int_to_float(codes[static_cast<size_t>(input) + i], kBits);
         ASSERT_EQ(value, std::ldexp(2 * v + 1, turn.place - 34)) << input;
       }
     }
