@@ -16,19 +16,18 @@ struct Routing {
   float* weights = nullptr;
 };
 
-// down(silu(gate(x)) * up(x)), its sum in two halves over the inner dimension.
+// down(silu(gate(x)) * up(x)), its sum in two halves over the inner dimension which are added.
 class SwiGlu {
  public:
   SwiGlu(const std::string& name, int64_t inner, int64_t hidden, WeightLoader& loader);
-  // lower, upper [tokens, hidden].
-  void forward(const Step& step, const float* x, float* lower, float* upper) const;
-  // y = lower + upper.
+  // y [tokens, hidden].
   void forward(const Step& step, const float* x, float* y) const;
 
- private:
-  // silu(gate(x)) * up(x) [tokens, inner], in the arena.
-  const float* inner(const Step& step, const float* x) const;
+  const ops::Weight& gate() const { return gate_; }
+  const ops::Weight& up() const { return up_; }
+  const ops::Weight& down() const { return down_; }
 
+ private:
   ops::Weight gate_, up_, down_;
 };
 

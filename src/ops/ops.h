@@ -326,6 +326,33 @@ class Ops {
                                const float* shared_upper, const float* gate, int64_t tokens, int64_t hidden,
                                float* out) = 0;
 
+  // A layer's feed-forward of experts: the router, those that it chooses, and a shared one beside them.
+  struct ExpertMixture {
+    Experts experts;           // of the choice below
+    Weight router;             // [experts, hidden]
+    Weight shared_gate;        // [1, hidden]
+    Weight gate, up;           // of the shared expert, [shared inner, hidden]
+    Weight down;               // [hidden, shared inner]
+    int32_t* ids = nullptr;    // [tokens, top_k]: the router's choice
+    float* weights = nullptr;  // [tokens, top_k]
+    float* out = nullptr;      // [tokens, hidden]
+    // Scratch, as are `lower` and `upper` of `experts`: what it holds afterwards is not said.
+    float* gates = nullptr;  // [tokens]
+    float* inner = nullptr;  // [tokens, shared inner], as the next
+    float* other = nullptr;
+    float* shared_lower = nullptr;  // [tokens, hidden], as the next
+    float* shared_upper = nullptr;
+  };
+  virtual void expert_mixture(const ExpertMixture& args) {
+    const Experts& e = args.experts;
+    router_and_gate(e.x, e.tokens, args.router, args.shared_gate, e.top_k, args.ids, args.weights, args.gates);
+    experts(e);
+    swiglu(e.x, e.tokens, args.gate, args.up, args.inner, args.other);
+    linear_halves(args.inner, e.tokens, args.down, args.shared_lower, args.shared_upper);
+    combine_experts(e.lower, e.upper, args.shared_lower, args.shared_upper, args.gates, e.tokens, e.table.hidden,
+                    args.out);
+  }
+
   // state += the n-gram memory's answer to rows [tokens, embed]. history: byte offset in a slot, floats
   // [(kernel - 1) * dilation, streams * hidden].
   virtual void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams,

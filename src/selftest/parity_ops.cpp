@@ -667,6 +667,17 @@ void ParityOps::combine_experts(const float* lower, const float* upper, const fl
   compare("combine_experts", fmt::format("[{}, {}]", tokens, hidden), fetch(out, count), want, kElementwise);
 }
 
+// Part by part, each against the processor; then at once against the parts.
+void ParityOps::expert_mixture(const ExpertMixture& args) {
+  Ops::expert_mixture(args);
+  std::vector<float> want;
+  if (!planning_) want = fetch(args.out, args.experts.tokens * args.experts.table.hidden);
+  card_.expert_mixture(args);
+  if (planning_) return;
+  compare("expert_mixture", fmt::format("{} tokens", args.experts.tokens), fetch(args.out, std::ssize(want)), want,
+          rounding_tolerance());
+}
+
 void ParityOps::ngram_memory(const Columns& columns, const ops::NgramWeights& w, const float* rows, int64_t streams,
                              int64_t hidden, float eps, int64_t history, float* state) {
   const int64_t tokens = columns.count();

@@ -37,6 +37,9 @@ class CudaOps final : public Ops {
     // What these are made of.
     if (portable_.contains("swiglu")) portable_.insert("linear_group");
     if (portable_.contains("linear_sum")) portable_.insert("linear_halves");
+    for (const char* part : {"router", "router_and_gate", "experts", "swiglu", "linear_halves", "combine_experts"}) {
+      if (portable_.contains(part)) portable_.insert("expert_mixture");
+    }
   }
 
   void prepare(const std::function<void()>& step) override {
@@ -144,6 +147,9 @@ class CudaOps final : public Ops {
   void combine_experts(const float* lower, const float* upper, const float* shared_lower, const float* shared_upper,
                        const float* gate, int64_t tokens, int64_t hidden, float* out) override {
     cuda::combine_experts(of("combine_experts"), lower, upper, shared_lower, shared_upper, gate, tokens, hidden, out);
+  }
+  void expert_mixture(const ExpertMixture& args) override {
+    if (!cuda::expert_mixture(of("expert_mixture"), args)) Ops::expert_mixture(args);
   }
   void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams, int64_t hidden,
                     float eps, int64_t history, float* state) override {

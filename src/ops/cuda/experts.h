@@ -12,5 +12,8 @@ namespace tandem::ops::cuda {
 
 // Ops::experts. Throws base::Error{kInternal} where a token has more experts than the sum holds.
 void experts(const Context& context, const Ops::Experts& args);
+// Ops::expert_mixture of few columns where router and shared expert are BF16: three launches with NVFP4 experts, a few
+// more with others. Else false, and nothing was done.
+bool expert_mixture(const Context& context, const Ops::ExpertMixture& args);
 
 }  // namespace tandem::ops::cuda

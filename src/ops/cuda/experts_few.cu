@@ -1,14 +1,17 @@
 // Layers of NVFP4 experts for few columns: bound by reading the chosen records once, 2.76 MB a (column, expert) of
 // Flash-Next, 27.6 MB a column.
 //
-// One kernel does it, a block a multiprocessor: gate and up, a meeting of all blocks, down. Weights of down are asked
-// for before the meeting, so that the memory has always something to do; what a block reads besides comes before its
-// first weights, behind which it would queue. All blocks have to be there at once: a card runs one such kernel at a
-// time (it has one stream), and those that follow begin when all of its blocks have. A second kernel converts the sums.
+// One kernel does it, a block a multiprocessor: the choice of the experts, where it has their logits; gate and up; a
+// meeting of all blocks; down. Weights of down are asked for before the meeting, so that the memory has always
+// something to do, and while a block waits for the others it multiplies its rows of the shared expert's down. All
+// blocks have to be there at once: a card runs one such kernel at a time (it has one stream), those before it end
+// whether it has begun or not, and those that follow begin when all of its blocks have. A second kernel converts the
+// sums and adds the shared expert's.
 #include <algorithm>
 
 #include "ops/cuda/experts_few_down.cuh"
 #include "ops/cuda/experts_few_gate.cuh"
+#include "ops/cuda/experts_few_shared.cuh"
 #include "ops/cuda/follow.cuh"
 
 namespace tandem::ops::cuda::expert {
@@ -18,18 +21,18 @@ namespace {
 // Blocks that have come to meetings of the kernel that runs; convert_sums makes it zero again.
 __device__ unsigned int arrived;
 
-// All blocks, for the `meeting`-th time in a kernel: what they wrote before can be read behind it, past the first-level
-// cache.
-__device__ void meet(unsigned int meeting) {
+// A meeting of all blocks: what they wrote before they arrived can be read past the first-level cache behind the wait
+// for the `meeting`-th of a kernel.
+__device__ void arrive() {
   __syncthreads();
+  if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&arrived) : "memory");
+}
+__device__ void await_all(unsigned int meeting) {
   if (threadIdx.x == 0) {
-    __threadfence();
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&arrived) : "memory");
     unsigned int now;
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(&arrived) : "memory");
     } while (now < meeting * gridDim.x);
-    __threadfence();
   }
   __syncthreads();
 }
@@ -83,12 +86,16 @@ __device__ void quantise_inner(const FewArgs& a, const Runs& runs, float* scratc
   }
 }
 
-// Faults of experts that do not exist, and the sums of the layer made zero.
-__device__ void prepare(const FewArgs& a, const Runs& runs) {
+// Faults of experts that do not exist.
+__device__ void mark_missing(const FewArgs& a, const Runs& runs) {
   const auto p = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && p < a.args.tokens * a.args.top_k && runs.id[p] < 0) {
     mark_fault(a.args.faults, a.top_k.quotient(p), a.args.fault);
   }
+}
+
+// The sums of the layer made zero.
+__device__ void clear_sums(const FewArgs& a) {
   const int64_t all = a.args.tokens * 2 * a.args.table.hidden;
   for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) a.sums[i] = 0;
 }
@@ -107,14 +114,51 @@ struct Places {
     columns = down_sums + (a.whole_jobs ? 0 : a.most_jobs * a.together * kSums);
     gate_sums = columns + static_cast<int64_t>(kRunsOfPass) * 2 * a.together * a.column_stride;
     const int64_t gate_end = gate_sums + static_cast<int64_t>(a.most_items) * 2 * a.together * kSums;
-    const int64_t down_end = columns + pairs * a.column_bytes;  // takes the place of gate's
-    end = gate_end > down_end ? gate_end : down_end;
+    // What takes the place of gate's: the shared expert's columns, then those of down.
+    const int64_t shared_end = columns + a.args.tokens * a.around.inputs * 4;
+    const int64_t down_end = columns + pairs * a.column_bytes;
+    end = std::max(std::max(gate_end, down_end), shared_end);
   }
 };
 
 __device__ void make_zero(std::byte* from, int64_t bytes) {
   auto* words = reinterpret_cast<uint4*>(from);
   for (auto i = static_cast<int>(threadIdx.x); i < bytes / 16; i += static_cast<int>(blockDim.x)) words[i] = {};
+}
+
+// The pairs and their runs. kAlone: there is one token, where logits are given.
+template <bool kAlone>
+__device__ void find_choice(const FewArgs& a, Runs& runs, Factors& factors, std::byte* memory, std::byte* columns) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (a.around.logits == nullptr) {
+    read_choice(a, runs, factors);
+    if (warp >= kMostFewPairs / 32) rehearse(columns);
+  } else {
+    if constexpr (kAlone) {
+      auto& of_block = *reinterpret_cast<BlockChoiceMemory*>(memory);
+      Chosen mine;
+      if (choose_by_block(a.around.logits, static_cast<int>(a.args.table.experts), static_cast<int>(a.args.top_k),
+                          of_block, mine)) {
+        if (warp > 0) rehearse(columns);
+        return keep_alone(a, runs, factors, mine);
+      }
+      __syncthreads();
+    } else if (warp >= a.args.tokens) {
+      rehearse(columns);
+    }
+    choose_pairs(a, runs, factors, reinterpret_cast<ChoiceMemory*>(memory));
+  }
+  find_runs(a, runs);
+}
+
+// This warp's first of the columns of gate and up.
+__device__ void load_first_tasks(const Block& block, Share items, ColumnTask (&tasks)[2]) {
+  if (items.at == items.end) return;
+  const Divisor& tiles = block.a.tiles;
+  const Pass pass(block.runs, static_cast<int>(tiles.quotient(items.at)),
+                  static_cast<int>(tiles.quotient(items.end - 1)));
+  tasks[0] = load_task(block, pass, block.warp);
+  tasks[1] = load_task(block, pass, block.warp + block.warps);
 }
 
 template <int kTogether>
@@ -144,19 +188,17 @@ __global__ void __launch_bounds__(kMostFewThreads, 1) few_experts(FewArgs a) {
   auto* halves = reinterpret_cast<Halves*>(shared + places.halves);
   make_zero(shared + places.halves, places.columns - places.halves);
   make_zero(shared + places.gate_sums, static_cast<int64_t>(a.most_items) * 2 * a.together * sizeof(RowSums));
+  const Share shared_rows = share_of(static_cast<uint32_t>(a.args.table.hidden), blockIdx.x, a.blocks);
+  expect_around(a, shared_rows);
   await_previous();
   if (is_dynamic(a)) find_token_scales(a, block, token_scales);
-  find_runs(a, runs);
+  find_choice<kTogether == 1>(a, runs, factors, shared, block.columns);  // in the place of weights to come
+  fetch_scalars(a, runs);
   const Share items = share_of(runs.all * a.tiles.value, blockIdx.x, a.blocks);
   const Share jobs = share_of(runs.all * static_cast<int>(a.args.table.hidden / kTileRows), blockIdx.x, a.blocks);
   ColumnTask tasks[2];
-  if (items.at < items.end) {
-    const Pass pass(runs, static_cast<int>(a.tiles.quotient(items.at)),
-                    static_cast<int>(a.tiles.quotient(items.end - 1)));
-    tasks[0] = load_task(block, pass, warp);
-    tasks[1] = load_task(block, pass, warp + warps);
-  }
-  expect_factors(a, runs);
+  load_first_tasks(block, items, tasks);
+  clear_sums(a);
   find_pieces(a, runs, items, jobs, block.items, block.jobs);
   if (lane == 0) cursors[warp] = down_share(a, jobs.end - jobs.at, warp, block.jobs);
   __syncwarp();
@@ -171,11 +213,14 @@ __global__ void __launch_bounds__(kMostFewThreads, 1) few_experts(FewArgs a) {
     stream.ask_all(a);
   }
   find_factors(a, runs, factors);
-  prepare(a, runs);
-  meet(1);
+  mark_missing(a, runs);
+  arrive();
+  if (a.around.logits != nullptr) multiply_shared(a, shared_rows, reinterpret_cast<float*>(block.columns));
+  await_all(1);
   if (is_dynamic(a)) {
     quantise_inner(a, runs, scratch);
-    meet(2);
+    arrive();
+    await_all(2);
     const auto p = static_cast<int>(threadIdx.x);
     if (p < a.args.tokens * a.args.top_k) factors.scale[p] *= __ldcg(a.down_scales + p);
   }
@@ -185,6 +230,7 @@ __global__ void __launch_bounds__(kMostFewThreads, 1) few_experts(FewArgs a) {
   multiply_down<kTogether>(block, factors, jobs.end - jobs.at, stream, tables, down_sums, halves);
 }
 
+// What the sums give, and with the shared expert what both together do.
 __global__ void __launch_bounds__(256) convert_sums(FewArgs a) {
   follow();
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) arrived = 0;
@@ -192,8 +238,18 @@ __global__ void __launch_bounds__(256) convert_sums(FewArgs a) {
   const int64_t row = blockIdx.x * 256 + threadIdx.x;
   const int64_t token = blockIdx.y;
   if (row >= hidden) return;
-  a.args.lower[token * hidden + row] = __ll2float_rn(a.sums[token * 2 * hidden + row]) * 0x1p-32F;
-  a.args.upper[token * hidden + row] = __ll2float_rn(a.sums[(token * 2 + 1) * hidden + row]) * 0x1p-32F;
+  const float lower = __ll2float_rn(a.sums[token * 2 * hidden + row]) * 0x1p-32F;
+  const float upper = __ll2float_rn(a.sums[(token * 2 + 1) * hidden + row]) * 0x1p-32F;
+  const int64_t to = token * hidden + row;
+  if (a.around.logits == nullptr) {
+    a.args.lower[to] = lower;
+    a.args.upper[to] = upper;
+  } else {
+    const float shared_lower = a.around.lower[to];
+    const float shared_upper = a.around.upper[to];
+    const float g = sigmoid(a.around.gates[token]);
+    a.around.out[to] = (lower + g * shared_lower) + (upper + g * shared_upper);
+  }
 }
 
 struct Plan {
@@ -203,15 +259,16 @@ struct Plan {
   bool fits;
 };
 
-Plan plan_of(const Context& context, const Ops::Experts& args) {
+Plan plan_of(const Context& context, const Ops::Experts& args, const Around& around) {
   const bool small = context.capability / 10 != 9;
   // Less what the kernel has besides.
-  const int64_t most = (small ? 99 << 10 : 227 << 10) - 6 * 1024;
+  const int64_t most = (small ? 99 << 10 : 227 << 10) - 9 * 1024;
   const int64_t pairs = args.tokens * args.top_k;
   const int64_t tiles = args.table.hidden / kTileRows;
   Plan plan{};
   FewArgs& few = plan.few;
   few.args = args;
+  few.around = around;
   few.chunks = Divisor(base::ceil_div(args.table.hidden, 256));
   few.column_stride = static_cast<int>((few_parts(args.table.hidden) * kPartColumnBytes + 127) / 128 * 128 + 16);
   few.column_bytes = static_cast<int>(few_parts(args.table.inner) * kPartColumnBytes);
@@ -230,8 +287,10 @@ Plan plan_of(const Context& context, const Ops::Experts& args) {
       few.warps = Divisor(warps);
       few.whole_jobs = few.most_jobs >= 2 * warps;
       plan.threads = 32 * warps;
+      // A kernel of single columns chooses for one token alone.
+      const bool chooses_for_all = around.inputs == 0 || few.together > 1 || args.tokens == 1;
       plan.shared = Places(few, warps).end;
-      plan.fits = plan.shared <= most;
+      plan.fits = plan.shared <= most && chooses_for_all;
       if (plan.fits) return plan;
     }
   }
@@ -240,18 +299,18 @@ Plan plan_of(const Context& context, const Ops::Experts& args) {
 
 }  // namespace
 
-bool takes_few_nvfp4(const Context& context, const Ops::Experts& args) {
+bool takes_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around) {
   const auto& matrices = args.table.record.matrices;
   return args.quantise_activations && args.tokens <= kMostFewColumns && args.tokens * args.top_k <= kMostFewPairs &&
          std::all_of(matrices.begin(), matrices.end(),
                      [](const auto& matrix) { return matrix.format == numeric::ExpertFormat::kNvfp4; }) &&
-         plan_of(context, args).fits;
+         plan_of(context, args, around).fits;
 }
 
-void run_few_nvfp4(const Context& context, const Ops::Experts& args) {
+void run_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around) {
   const Scratch::Scope scope(context.scratch);
   const int64_t pairs = args.tokens * args.top_k;
-  Plan plan = plan_of(context, args);
+  Plan plan = plan_of(context, args, around);
   FewArgs& few = plan.few;
   few.down = context.scratch.take<Nvfp4Inputs>(pairs * few_parts(args.table.inner) * kPartUnits);
   few.sums = context.scratch.take<int64_t>(args.tokens * 2 * args.table.hidden);

@@ -3,6 +3,7 @@
 
 #include "ops/cuda/experts_nvfp4_mma.cuh"
 #include "ops/cuda/experts_quantise.cuh"
+#include "ops/cuda/router_choose.cuh"
 
 namespace tandem::ops::cuda::expert {
 
@@ -24,6 +25,7 @@ struct Divisor {
 
 struct FewArgs {
   Ops::Experts args;
+  Around around;
   Nvfp4Inputs* down = nullptr;   // [pairs, parts of inner, kPartUnits]
   float* inner = nullptr;        // [pairs, inner], dynamic scales only
   float* down_scales = nullptr;  // [pairs], dynamic scales only
@@ -50,6 +52,12 @@ __device__ inline const float* scalars_of(const FewArgs& a, int expert) {
   return a.args.table.scalars + expert * a.args.table.scalars_each;
 }
 
+// What a pair's sums are multiplied by.
+struct Factors {
+  float scale[kMostFewPairs];  // weight_scale * input_scale
+  float weight[kMostFewPairs];
+};
+
 // Pairs by expert, cut into runs of one expert and at most `together` columns. Every block finds them for itself.
 struct Runs {
   alignas(16) int32_t id[kMostFewPairs];  // of pairs, -1 where there is no such expert
@@ -57,22 +65,67 @@ struct Runs {
   int32_t expert[kMostFewPairs];          // of runs
   int32_t count[kMostFewPairs];
   int32_t pair[kMostFewPairs][kMostTogether];
+  float scalars[kMostFewPairs][6];  // of the pairs' experts
   int all;
 };
 
-// By all threads of the block, 128 at least; the runs stand when it returns.
+// The pairs' experts and weights as they are given. By all threads of the block, 128 at least.
+__device__ inline void read_choice(const FewArgs& a, Runs& to, Factors& factors) {
+  const auto pairs = static_cast<int>(a.args.tokens * a.args.top_k);
+  const auto p = static_cast<int>(threadIdx.x);
+  if (p >= kMostFewPairs) return;
+  const int32_t id = p < pairs ? a.args.ids[p] : -1;
+  to.id[p] = id < a.args.table.experts ? id : -1;
+  if (p < pairs) factors.weight[p] = a.args.weights[p];
+}
+// What a warp has chosen for a token; every block chooses for itself, and one tells the world.
+__device__ inline void keep_choice(const FewArgs& a, Runs& to, Factors& factors, int token, const Chosen& mine) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane >= a.args.top_k) return;
+  const int pair = token * static_cast<int>(a.args.top_k) + lane;
+  to.id[pair] = mine.id < a.args.table.experts ? mine.id : -1;  // of what is no number anything may be chosen
+  factors.weight[pair] = mine.weight;
+  if (blockIdx.x > 0) return;
+  a.around.ids[pair] = mine.id;
+  a.around.weights[pair] = mine.weight;
+}
+// The same as given, but from the router's logits, a warp a token.
+__device__ inline void choose_pairs(const FewArgs& a, Runs& to, Factors& factors, ChoiceMemory* memory) {
+  const auto p = static_cast<int>(threadIdx.x);
+  const auto experts = static_cast<int>(a.args.table.experts);
+  const auto top_k = static_cast<int>(a.args.top_k);
+  if (p >= a.args.tokens * top_k && p < kMostFewPairs) to.id[p] = -1;
+  for (int token = p / 32; token < a.args.tokens; token += static_cast<int>(blockDim.x) / 32) {
+    __syncwarp();
+    keep_choice(
+        a, to, factors, token,
+        choose_for_token<kMostFewExperts / 32>(a.around.logits + token * experts, experts, top_k, memory[p / 32]));
+  }
+}
+// What the first warp chose for a single token, by all threads: its runs are its experts one by one. They stand when it
+// returns.
+__device__ inline void keep_alone(const FewArgs& a, Runs& to, Factors& factors, const Chosen& mine) {
+  const auto p = static_cast<int>(threadIdx.x);
+  const auto top_k = static_cast<int>(a.args.top_k);
+  if (p < 32) keep_choice(a, to, factors, 0, mine);
+  if (p < top_k) {
+    to.expert[p] = mine.id;
+    to.count[p] = 1;
+    to.pair[p][0] = p;
+  }
+  if (p == 0) to.all = top_k;
+  if (p >= top_k && p < kMostFewPairs) to.id[p] = -1;
+  __syncthreads();
+}
+
+// The runs of these; they stand when it returns. By all threads of the block.
 __device__ inline void find_runs(const FewArgs& a, Runs& to) {
   const auto pairs = static_cast<int>(a.args.tokens * a.args.top_k);
   const auto p = static_cast<int>(threadIdx.x);
   const int within = a.together - 1;
-  int32_t own = -1;
-  if (p < kMostFewPairs) {
-    if (p < pairs) own = a.args.ids[p];
-    if (own >= a.args.table.experts) own = -1;
-    to.id[p] = own;
-    to.count[p] = 0;
-  }
+  if (p < kMostFewPairs) to.count[p] = 0;
   __syncthreads();
+  const int32_t own = p < kMostFewPairs ? to.id[p] : -1;
   int before = 0;  // of the same expert
   int first = p;   // the pair that begins this one's run
   if (p < kMostFewPairs) {
@@ -111,6 +164,20 @@ __device__ inline void find_runs(const FewArgs& a, Runs& to) {
     }
   }
   __syncthreads();
+}
+
+// The scalars of the pairs' experts. They stand behind the next barrier.
+__device__ inline void fetch_scalars(const FewArgs& a, Runs& runs) {
+  const auto each = static_cast<int>(a.args.table.scalars_each);
+  const auto pairs = static_cast<int>(a.args.tokens * a.args.top_k);
+  for (int i = static_cast<int>(threadIdx.x); i < pairs * each; i += static_cast<int>(blockDim.x)) {
+    const int pair = each == 6 ? i / 6 : i / each;
+    const int which = i - pair * each;
+    if (runs.id[pair] >= 0) runs.scalars[pair][which] = scalars_of(a, runs.id[pair])[which];
+  }
+}
+__device__ inline const float* scalars_of_run(const Runs& runs, int run) {
+  return runs.scalars[runs.pair[run][0]];
 }
 
 // What is a worker's of `all` pieces.

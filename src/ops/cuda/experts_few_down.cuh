@@ -6,28 +6,14 @@
 
 namespace tandem::ops::cuda::expert {
 
-// What a pair's sums are multiplied by.
-struct Factors {
-  float scale[kMostFewPairs];  // weight_scale * input_scale
-  float weight[kMostFewPairs];
-};
-
 __device__ inline int factor_of_thread() {
   return static_cast<int>(blockDim.x - 1 - threadIdx.x);  // the last warps have the least to do
 }
-// They are in the second-level cache when find_factors reads them.
-__device__ inline void expect_factors(const FewArgs& a, const Runs& runs) {
-  const int p = factor_of_thread();
-  if (p >= a.args.tokens * a.args.top_k || runs.id[p] < 0) return;
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(scalars_of(a, runs.id[p]) + 2));
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(scalars_of(a, runs.id[p]) + a.args.table.scalars_each - 1));
-}
-// As far as they are known before gate and up end.
+// The scales, as far as they are known before gate and up end.
 __device__ inline void find_factors(const FewArgs& a, const Runs& runs, Factors& to) {
   const int p = factor_of_thread();
   if (p >= a.args.tokens * a.args.top_k || runs.id[p] < 0) return;
-  const float* scalars = scalars_of(a, runs.id[p]);
-  to.weight[p] = a.args.weights[p];
+  const float* scalars = runs.scalars[p];
   to.scale[p] = is_dynamic(a) ? scalars[2] : scalars[2] * scalars[5];
 }
 

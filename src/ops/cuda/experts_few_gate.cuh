@@ -31,14 +31,26 @@ __device__ inline void find_token_scales(const FewArgs& a, const Block& block, f
   __syncthreads();
 }
 
+// store_half() by instructions that stand in one place. Where a block comes to them first after it has asked for
+// weights, they queue behind these, for microseconds: so a warp that has nothing to do goes through them before, for
+// nothing.
+__noinline__ __device__ inline bool quantise_half(float4 low, float4 high, float scale, int half, Nvfp4Inputs* column) {
+  return store_half(low, high, scale, half, column);
+}
+__device__ inline void rehearse(std::byte* columns) {
+  const float4 zeros = {0, 0, 0, 0};
+  quantise_half(zeros, zeros, 1.0F, static_cast<int>(threadIdx.x) % 32, reinterpret_cast<Nvfp4Inputs*>(columns));
+}
+
 // What a warp does of the columns of a pass at once: 256 inputs of a column for gate or for up, eight a lane.
 struct ColumnTask {
   float4 low, high;
-  float scale;
   std::byte* to = nullptr;  // nothing to do where there is none
   int half;
   int chunk;
   int token;
+  int run;
+  int kind;
 };
 // The runs of a pass, and what is to be done of their columns.
 struct Pass {
@@ -62,20 +74,23 @@ __device__ inline ColumnTask load_task(const Block& block, const Pass& pass, int
   const int first_run = pass.first_run;
   if (c >= block.runs.count[first_run + run]) return out;
   out.token = static_cast<int>(a.top_k.quotient(block.runs.pair[first_run + run][c]));
-  const float* scalars = scalars_of(a, block.runs.expert[first_run + run]);
   // Lanes behind the end repeat it.
   out.half = min(out.chunk * 32 + block.lane, halves - 2 + block.lane % 2);
   const auto* from = reinterpret_cast<const float4*>(a.args.x + out.token * a.args.table.hidden + out.half * 8);
   out.low = from[0];
   out.high = from[1];
-  out.scale = is_dynamic(a) ? block.token_scales[out.token] : scalars[3 + kind];
-  if (kind == 0 || !shares_inputs(a, scalars)) out.to = gate_column(block, run, kind, c);
+  out.run = first_run + run;
+  out.kind = kind;
+  out.to = gate_column(block, run, kind, c);
   return out;
 }
 __device__ inline void store_task(const Block& block, const ColumnTask& task) {
   if (task.to == nullptr) return;
   const FewArgs& a = block.a;
-  if (!store_half(task.low, task.high, task.scale, task.half, reinterpret_cast<Nvfp4Inputs*>(task.to))) {
+  const float* scalars = scalars_of_run(block.runs, task.run);
+  if (task.kind == 1 && shares_inputs(a, scalars)) return;
+  const float scale = is_dynamic(a) ? block.token_scales[task.token] : scalars[3 + task.kind];
+  if (!quantise_half(task.low, task.high, scale, task.half, reinterpret_cast<Nvfp4Inputs*>(task.to))) {
     mark_fault(a.args.faults, task.token, a.args.fault);
   }
   // The second unit of the last part, where there is none.
@@ -116,7 +131,7 @@ __device__ inline void finish_item(const Block& block, const Piece& item, const 
   const FewArgs& a = block.a;
   const int count = block.runs.count[item.run];
   const int row = block.lane % 16;
-  const float* scalars = scalars_of(a, block.runs.expert[item.run]);
+  const float* scalars = scalars_of_run(block.runs, item.run);
   const int64_t inner = a.args.table.inner;
 #pragma unroll 1
   for (int c0 = 0; c0 < count; c0 += 2) {
@@ -140,8 +155,8 @@ __device__ inline void finish_item(const Block& block, const Piece& item, const 
   }
 }
 
-// The block's items, whose sums are zero before. `task`: this warp's first of the columns, loaded before any weights
-// are asked for: behind these it would have to queue.
+// The block's items, whose sums are zero before. `tasks`: this warp's first of the columns, loaded before any weights
+// are asked for, behind which they would have to queue.
 template <int kTogether>
 __device__ void multiply_gate_and_up(const Block& block, int items, Stream& stream, const Nvfp4Tables& tables,
                                      ColumnTask (&tasks)[2], RowSums* sums) {
@@ -177,7 +192,7 @@ __device__ void multiply_gate_and_up(const Block& block, int items, Stream& stre
       const int run = block.items[item].run;
       const int count = block.runs.count[run];
       const std::byte* columns = gate_column(block, run - first_run, 0, 0);
-      const bool shared = shares_inputs(a, scalars_of(a, block.runs.expert[run]));
+      const bool shared = shares_inputs(a, scalars_of_run(block.runs, run));
       RowSums* to = sums + item * sums_each;
       if (kTogether == 1 || count == 1) {
         sum_item<1>(block, columns, shared, part, here, stream, tables, to);

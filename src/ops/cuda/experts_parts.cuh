@@ -94,9 +94,26 @@ void multiply_many(const Context& context, numeric::ExpertFormat format, const P
 // The weighted sums of y [slots, hidden].
 void sum_experts(const Context& context, const Ops::Experts& args, const Grouping& grouping, const float* y);
 
+// What lies around the routed experts of a layer, where the same kernels do it: the choice of the experts before them,
+// and beside them down of the shared expert.
+struct Around {
+  const float* logits = nullptr;   // [tokens, experts]; null: the experts alone
+  int32_t* ids = nullptr;          // [tokens, top_k], written
+  float* weights = nullptr;        // likewise
+  const float* inner = nullptr;    // [tokens, inputs], what down of the shared expert is multiplied with
+  const uint16_t* down = nullptr;  // BF16 [hidden, inputs]
+  int inputs = 0;
+  bool round = false;      // `inner` to BF16
+  float* lower = nullptr;  // [tokens, hidden]: the shared expert's halves
+  float* upper = nullptr;
+  const float* gates = nullptr;  // [tokens]: sigmoid of these times the shared expert
+  float* out = nullptr;          // [tokens, hidden]
+};
+
 // Layers of NVFP4 in all matrices with few columns, in fewer and faster launches than stage by stage.
-bool takes_few_nvfp4(const Context& context, const Ops::Experts& args);
-void run_few_nvfp4(const Context& context, const Ops::Experts& args);
+inline constexpr int kMostFewExperts = 512;  // that they choose among
+bool takes_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around = {});
+void run_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around = {});
 
 // ---- On the device ----
 

@@ -60,6 +60,20 @@ std::string labelled(const char* name, const Weight& w) {
   return fmt::format("{} {} [{}, {}]", name, name_of(w.format), w.rows, w.inputs);
 }
 
+std::string labelled(const char* name, const ExpertTable& table) {
+  const auto& matrices = table.record.matrices;
+  return fmt::format("{} {} {}", name, numeric::expert_format_name(matrices[0].format),
+                     numeric::expert_format_name(matrices[2].format));
+}
+
+OpCost experts_cost(const Ops::Experts& args) {
+  const auto chosen = static_cast<double>(args.tokens * args.top_k);
+  const auto weights = static_cast<double>(3 * args.table.inner * args.table.hidden);
+  const double distinct = std::min(chosen, static_cast<double>(args.table.experts));
+  return OpCost{distinct * static_cast<double>(args.table.record.bytes), 2 * chosen * weights} +
+         values_cost(3 * args.tokens * args.table.hidden);
+}
+
 double key_bytes(const KvLayer& kv) {
   const double dims = static_cast<double>(kv.kv_heads * kv.head_dim);
   return kv.type == KvType::kF32 ? 4 * dims : kv.type == KvType::kBF16 ? 2 * dims : dims * (1 + 2.0 / 64);
@@ -336,15 +350,7 @@ void TimedOps::router_and_gate(const float* x, int64_t tokens, const Weight& w, 
 }
 
 void TimedOps::experts(const Experts& args) {
-  const auto chosen = static_cast<double>(args.tokens * args.top_k);
-  const auto weights = static_cast<double>(3 * args.table.inner * args.table.hidden);
-  const double distinct = std::min(chosen, static_cast<double>(args.table.experts));
-  const auto& matrices = args.table.record.matrices;
-  timed(fmt::format("experts {} {}", numeric::expert_format_name(matrices[0].format),
-                    numeric::expert_format_name(matrices[2].format)),
-        OpCost{distinct * static_cast<double>(args.table.record.bytes), 2 * chosen * weights} +
-            values_cost(3 * args.tokens * args.table.hidden),
-        [&] { card_->experts(args); });
+  timed(labelled("experts", args.table), experts_cost(args), [&] { card_->experts(args); });
 }
 
 void TimedOps::combine_experts(const float* lower, const float* upper, const float* shared_lower,
@@ -352,6 +358,17 @@ void TimedOps::combine_experts(const float* lower, const float* upper, const flo
                                float* out) {
   timed("combine_experts", values_cost(5 * tokens * hidden),
         [&] { card_->combine_experts(lower, upper, shared_lower, shared_upper, gate, tokens, hidden, out); });
+}
+
+// Of many columns part by part.
+void TimedOps::expert_mixture(const ExpertMixture& args) {
+  const int64_t tokens = args.experts.tokens;
+  if (tokens > kMostFewColumns) return Ops::expert_mixture(args);
+  OpCost cost = experts_cost(args.experts);
+  for (const Weight* w : {&args.router, &args.shared_gate, &args.gate, &args.up, &args.down}) {
+    cost = cost + product_cost(tokens, *w);
+  }
+  timed(labelled("expert_mixture", args.experts.table), cost, [&] { card_->expert_mixture(args); });
 }
 
 void TimedOps::ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams,

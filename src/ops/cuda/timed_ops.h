@@ -87,6 +87,7 @@ class TimedOps final : public Ops {
   void experts(const Experts& args) override;
   void combine_experts(const float* lower, const float* upper, const float* shared_lower, const float* shared_upper,
                        const float* gate, int64_t tokens, int64_t hidden, float* out) override;
+  void expert_mixture(const ExpertMixture& args) override;
   void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams, int64_t hidden,
                     float eps, int64_t history, float* state) override;
   void greedy(const Greedy& args) override;

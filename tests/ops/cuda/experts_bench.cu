@@ -1,7 +1,9 @@
 // How fast a layer's routed experts are in the shape of Flash-Next: microseconds a layer for few columns against a
 // plain read of the same records, and tokens a second for many.
 //
-//   cuda_experts_bench [few] [many] [bf16] [TOKENS] [FORMATS]   FORMATS as "nvfp4" or "iq3_s,iq3_s,iq4_nl"
+//   cuda_experts_bench [few] [mixture] [many] [bf16] [TOKENS] [FORMATS]   FORMATS as "nvfp4" or "iq3_s,iq3_s,iq4_nl"
+//
+// `mixture`: the whole feed-forward, at once and part by part.
 //
 // Records rotate over several tables, so that no second-level cache serves them.
 #include <algorithm>
@@ -13,7 +15,9 @@
 #include "device/buffer.h"
 #include "device/cards.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/dense.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/router.h"
 #include "tests/ops/cuda/experts_data.h"
 
 namespace tandem::ops::cuda {
@@ -202,6 +206,75 @@ void run(Bench& bench, const Tables& tables, Batch& batch, int calls, const char
       read / layer, 1e6 * static_cast<double>(batch.tokens) / layer, static_cast<long long>(planning.most() >> 20));
 }
 
+// What a layer has besides its experts, several times over.
+struct Dense {
+  static constexpr int kCopies = 16;
+  std::vector<device::Buffer> buffers;
+
+  explicit Dense(Bench& bench) {
+    std::vector<uint16_t> values(static_cast<size_t>((kExperts + 1 + 3 * kInner) * kHidden));
+    for (int c = 0; c < kCopies; ++c) {
+      for (uint16_t& v : values) {
+        v = static_cast<uint16_t>(bench.engine());
+        v = static_cast<uint16_t>((v & 0x80ff) | 0x3c00);  // some hundredths
+      }
+      buffers.push_back(bench.put(values));
+    }
+  }
+  Weight weight(int copy, int64_t first_row, int64_t rows, int64_t inputs) const {
+    Weight w;
+    w.data = buffers[static_cast<size_t>(copy % kCopies)].data() + first_row * kHidden * 2;
+    w.format = WeightFormat::kBF16;
+    w.rows = rows;
+    w.inputs = inputs;
+    return w;
+  }
+};
+
+void run_mixture(Bench& bench, const Tables& tables, const Dense& dense, int64_t tokens) {
+  Batch batch(bench, tokens, 1);
+  const std::vector<float> zeros(static_cast<size_t>(tokens * kHidden));
+  const auto memory = [&] { return bench.put(zeros); };
+  const device::Buffer out = memory(), gates = memory(), inner = memory(), other = memory(), shared_lower = memory(),
+                       shared_upper = memory();
+  const auto args = [&](int i) {
+    const auto floats = [](const device::Buffer& buffer) { return const_cast<float*>(buffer.as<float>()); };
+    return Ops::ExpertMixture{.experts = batch.args(tables.at(i), 0),
+                              .router = dense.weight(i, 0, kExperts, kHidden),
+                              .shared_gate = dense.weight(i, kExperts, 1, kHidden),
+                              .gate = dense.weight(i, kExperts + 1, kInner, kHidden),
+                              .up = dense.weight(i, kExperts + 1 + kInner, kInner, kHidden),
+                              .down = dense.weight(i, kExperts + 1 + 2 * kInner, kHidden, kInner),
+                              .ids = const_cast<int32_t*>(batch.ids.as<int32_t>()),
+                              .weights = const_cast<float*>(batch.weights.as<float>()),
+                              .out = floats(out),
+                              .gates = floats(gates),
+                              .inner = floats(inner),
+                              .other = floats(other),
+                              .shared_lower = floats(shared_lower),
+                              .shared_upper = floats(shared_upper)};
+  };
+  device::Buffer room(*bench.card, 64 << 20);
+  Scratch scratch(room.data(), room.bytes());
+  const Context context{
+      .stream = bench.cuda.stream(), .scratch = scratch, .multiprocessors = bench.cuda.card().multiprocessors};
+  const double at_once = bench.time(64, [&](int i) {
+    if (!expert_mixture(context, args(i))) base::bad_input("mixture", "not served");
+  });
+  const double parts = bench.time(64, [&](int i) {
+    const Ops::ExpertMixture m = args(i);
+    const Ops::Experts& e = m.experts;
+    router_and_gate(context, e.x, tokens, m.router, m.shared_gate, kTopK, m.ids, m.weights, m.gates);
+    experts(context, e);
+    if (!swiglu(context, e.x, tokens, m.gate, m.up, m.inner)) base::bad_input("swiglu", "not served");
+    linear_halves(context, m.inner, tokens, m.down, m.shared_lower, m.shared_upper);
+    combine_experts(context, e.lower, e.upper, m.shared_lower, m.shared_upper, m.gates, tokens, kHidden, m.out);
+  });
+  const double routed = bench.time(64, [&](int i) { experts(context, args(i).experts); });
+  std::printf("mixture %lld tokens: %8.2f us at once, %8.2f us by its parts, of which experts %8.2f us\n",
+              static_cast<long long>(tokens), at_once, parts, routed);
+}
+
 numeric::ExpertFormats formats_of(const std::string& text) {
   numeric::ExpertFormats formats{};
   size_t from = 0;
@@ -220,12 +293,15 @@ void main_of(const std::vector<std::string>& words) {
   std::string formats = "nvfp4";
   bool few = false;
   bool many = false;
+  bool mixture = false;
   bool shared = false;  // gate and up have one input scale
   int64_t scalars_each = 6;
   std::vector<int64_t> sizes;
   for (const std::string& word : words) {
     if (word == "few") {
       few = true;
+    } else if (word == "mixture") {
+      mixture = true;
     } else if (word == "many") {
       many = true;
     } else if (word == "bf16") {
@@ -246,6 +322,10 @@ void main_of(const std::vector<std::string>& words) {
       Batch batch(bench, tokens, 16);
       run(bench, tables, batch, 64, formats.c_str());
     }
+  }
+  if (mixture) {
+    const Dense dense(bench);
+    for (const int64_t tokens : {1, 2, 4, 8}) run_mixture(bench, tables, dense, tokens);
   }
   if (many) sizes.insert(sizes.end(), {512, 2048, 8192});
   for (const int64_t tokens : sizes) {
