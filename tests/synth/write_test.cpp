@@ -176,7 +176,9 @@ TEST(Write, ThreeBitsTakeDraftHeadAndVisionFromTheOfficialModel) {
 std::vector<float> draft_logits(const fs::path& artifact_folder) {
   const auto artifact = artifact::Artifact::open(artifact_folder);
   base::WorkerPool pool(2);
-  const auto model = model::Model::load(artifact, device::host(), pool, {});
+  model::LoadOptions options;
+  options.draft_head = true;
+  const auto model = model::Model::load(artifact, device::host(), pool, options);
   context::SequencePool sequences(*model, 256, 1);
   auto sequence = sequences.create();
   const std::vector<int32_t> tokens = {1, 500, 77, 77, 1200, 3, 2000, 1999};
