@@ -168,9 +168,7 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
       ops_(std::move(operations)),
       few_(device, ngram_floats(config_)),
       wide_(device, ngram_floats(config_)) {
-  const bool draft =
-      options.draft_head && config_.mtp_layers > 0 && artifact.find("mtp.pre_fc_norm_hidden.weight") != nullptr;
-  WeightLoader loader(artifact, device, *ops_, pool, draft, options.quiet);
+  WeightLoader loader(artifact, device, *ops_, pool, options.quiet);
   LayoutBuilder layout;
   const std::string root = "model.language_model";
   const std::string embedding = root + ".embed_tokens.weight";
@@ -191,7 +189,9 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
   } else {
     final_norm_ = loader.vector(root + ".norm.weight", config_.hidden);
   }
-  if (draft) draft_ = std::make_unique<DraftHead>(config_, options, loader, layout);
+  if (options.draft_head && config_.mtp_layers > 0 && artifact.find("mtp.pre_fc_norm_hidden.weight") != nullptr) {
+    draft_ = std::make_unique<DraftHead>(config_, options, loader, layout);
+  }
   layout_ = layout.layout();
   weight_bytes_ = loader.bytes();
   memory_ = loader.finish();

@@ -28,26 +28,11 @@ int64_t staged_bytes(int64_t bytes) {
   return static_cast<int64_t>(base::round_up(static_cast<uint64_t>(bytes), kStagingAlignment));
 }
 
-uint64_t loadable_bytes(const artifact::Artifact& artifact, bool draft_head) {
-  uint64_t bytes = 0;
-  for (const artifact::Object& object : artifact.objects()) {
-    const artifact::Group group = artifact::object_group(object);
-    if (group == artifact::Group::kTexts || group == artifact::Group::kVision || group == artifact::Group::kNgram)
-      continue;
-    if (group != artifact::Group::kDraft || draft_head) bytes += object.bytes;
-  }
-  return bytes;
-}
-
 }  // namespace
 
 WeightLoader::WeightLoader(const artifact::Artifact& artifact, device::Device& device, ops::Ops& ops,
-                           base::WorkerPool& pool, bool draft_head, bool quiet)
-    : artifact_(artifact),
-      device_(device),
-      ops_(ops),
-      pool_(pool),
-      progress_("loading", loadable_bytes(artifact, draft_head), base::ProgressUnit::kBytes, quiet) {}
+                           base::WorkerPool& pool, bool quiet)
+    : artifact_(artifact), device_(device), ops_(ops), pool_(pool), quiet_(quiet) {}
 
 device::Buffer& WeightLoader::own(int64_t bytes) {
   if (to_host_memory_) {
@@ -75,6 +60,11 @@ std::byte* WeightLoader::load(const artifact::Object& object, int64_t unit_bytes
 
 std::vector<device::Buffer> WeightLoader::finish() {
   if (!device_.counts_only()) {
+    uint64_t bytes = 0;
+    for (const auto* transfers : {&to_host_, &to_device_}) {
+      for (const Transfer& transfer : *transfers) bytes += transfer.object->bytes;
+    }
+    progress_.emplace("loading", bytes, base::ProgressUnit::kBytes, quiet_);
     read_pieces(pieces_of(to_host_, kPieceBytes));
     // Generated objects are made in pieces of 8 MiB.
     upload_pieces(pieces_of(to_device_, artifact_.generated() ? kPieceBytes : kStagedPieceBytes));
@@ -102,7 +92,7 @@ void WeightLoader::read_pieces(std::span<const Piece> pieces) {
     for (const Piece& piece : pieces.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))) {
       const auto bytes = static_cast<size_t>(piece.bytes);
       artifact_.read(*piece.object, static_cast<uint64_t>(piece.offset), {piece.to, bytes});
-      progress_.add(bytes);
+      progress_->add(bytes);
     }
   });
 }
@@ -164,7 +154,6 @@ std::vector<float> WeightLoader::values(const std::string& name, int64_t count) 
     base::bad_input(artifact_.folder().string(), "{} has {} elements, the config asks for {}", name, elements, count);
   }
   const std::vector<std::byte> bytes = artifact_.read(found);
-  progress_.add(bytes.size());
   std::vector<float> out(static_cast<size_t>(count));
   for (size_t i = 0; i < out.size(); ++i) {
     switch (found.encoding) {
@@ -241,7 +230,6 @@ std::vector<int64_t> WeightLoader::integers(const std::string& name, int64_t cou
   }
   std::vector<int64_t> values(static_cast<size_t>(count));
   artifact_.read(found, 0, std::as_writable_bytes(std::span(values)));
-  progress_.add(found.bytes);
   return values;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,9 +22,9 @@ namespace tandem::model {
 // once finish() returned.
 class WeightLoader {
  public:
-  // All must outlive it. Whether the draft head is loaded counts for the progress alone.
+  // All must outlive it.
   WeightLoader(const artifact::Artifact& artifact, device::Device& device, ops::Ops& ops, base::WorkerPool& pool,
-               bool draft_head, bool quiet);
+               bool quiet);
 
   // A matrix [rows, inputs] in any format of ops::WeightFormat, in the order that `ops` reads; `name` ends in
   // ".weight".
@@ -78,7 +79,8 @@ class WeightLoader {
   device::Device& device_;
   ops::Ops& ops_;
   base::WorkerPool& pool_;
-  base::Progress progress_;
+  const bool quiet_;
+  std::optional<base::Progress> progress_;  // of finish()
   std::vector<device::Buffer> buffers_;
   int64_t bytes_ = 0;
   bool to_host_memory_ = false;

@@ -118,7 +118,7 @@ TEST(WeightLoader, BringsEveryByteToACardThatCopiesLate) {
   LateCard card;
   base::WorkerPool pool(1);
   ops::host::HostOps operations(pool, false);
-  WeightLoader loader(artifact, card, operations, pool, false, true);
+  WeightLoader loader(artifact, card, operations, pool, true);
   std::map<std::string, ops::Weight> weights;
   int64_t bytes = 0;
   for (const auto& [name, count] : rows) {
