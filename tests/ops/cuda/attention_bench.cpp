@@ -206,6 +206,48 @@ struct Bench {
       std::printf("\n");
     }
   }
+  // What attention begins with, from `count` columns of random projections.
+  struct Beginning {
+    Beginning(StateCard& on, RandomData& random, const AttentionShape& of, Step& columns, int64_t count)
+        : card(on),
+          shape(of),
+          step(columns),
+          q_gate(*on.device, 2 * columns.q.bytes()),
+          k(*on.device, count * (of.kv_width() + of.index_width()) * 4),
+          norm(*on.device, 1024, true),
+          slot(*on.device, 16384) {
+      Step::fill(card, random, q_gate);
+      Step::fill(card, random, k);
+      step.runs[0].slot = slot.data();
+      step.table.set(step.runs);
+    }
+    void attention(const KvLayer& kv) {
+      attention_inputs(card.context, step.columns,
+                       {.q_gate = q_gate.as<float>(),
+                        .k = k.as<float>(),
+                        .v = k.as<float>(),
+                        .q_norm = norm.as<float>(),
+                        .k_norm = norm.as<float>(),
+                        .heads = shape.heads,
+                        .rotary = {64, 1e7},
+                        .kv = kv,
+                        .q = step.q.as<float>()});
+    }
+    void index(const KvLayer& kv) {
+      index_inputs(card.context, step.columns,
+                   {.qk = k.as<float>(),
+                    .q_norm = norm.as<float>(),
+                    .k_norm = norm.as<float>(),
+                    .heads = shape.index_heads,
+                    .rotary = {64, 1e7},
+                    .kv = kv,
+                    .q = step.index_q.as<float>()});
+    }
+    StateCard& card;
+    const AttentionShape& shape;
+    Step& step;
+    device::Buffer q_gate, k, norm, slot;
+  };
   // What a layer of a decode step launches between its wide products.
   void layer() {
     for (const int64_t tokens : {1024, 8192, 65536}) {
@@ -215,36 +257,13 @@ struct Bench {
         shape.kv_heads = choose ? 2 : 4;
         PagedContext context(card, shape, tokens);
         Step step(card, random, context, 1);
-        device::Buffer q_gate(*card.device, 2 * step.q.bytes());
-        device::Buffer k(*card.device, (shape.kv_width() + shape.index_width()) * 4);
-        device::Buffer norm(*card.device, 1024, true);
-        device::Buffer slot(*card.device, 16384);
-        Step::fill(card, random, q_gate);
-        Step::fill(card, random, k);
-        step.runs[0].slot = slot.data();
-        step.table.set(step.runs);
+        Beginning beginning(card, random, shape, step, 1);
         const auto us =
             measure_launches(card.context, 16, kRounds, [&](int i) {
               const KvLayer kv = context.layer(i);
-              attention_inputs(card.context, step.columns,
-                               {.q_gate = q_gate.as<float>(),
-                                .k = k.as<float>(),
-                                .v = k.as<float>(),
-                                .q_norm = norm.as<float>(),
-                                .k_norm = norm.as<float>(),
-                                .heads = shape.heads,
-                                .rotary = {64, 1e7},
-                                .kv = kv,
-                                .q = step.q.as<float>()});
+              beginning.attention(kv);
               if (choose) {
-                index_inputs(card.context, step.columns,
-                             {.qk = k.as<float>(),
-                              .q_norm = norm.as<float>(),
-                              .k_norm = norm.as<float>(),
-                              .heads = shape.index_heads,
-                              .rotary = {64, 1e7},
-                              .kv = kv,
-                              .q = step.index_q.as<float>()});
+                beginning.index(kv);
                 select_blocks(card.context, step.columns,
                               {.q = step.index_q.as<float>(), .heads = shape.index_heads, .kv = kv}, step.selection);
               }
@@ -254,7 +273,7 @@ struct Bench {
                          .scale = 0.0625F,
                          .kv = kv,
                          .selection = choose ? &step.selection : nullptr,
-                         .q_gate = q_gate.as<float>(),
+                         .q_gate = beginning.q_gate.as<float>(),
                          .out = step.out.as<float>()});
             }).each_us;
         std::printf("layer %ld BF16 %s: %.1f us\n", tokens, choose ? "chosen" : "everything", us);
@@ -268,36 +287,11 @@ struct Bench {
       PagedContext context(card, shape, 65536);
       for (const int64_t count : {1, 4, 2048}) {
         Step step(card, random, context, count);
-        device::Buffer q_gate(*card.device, 2 * step.q.bytes());
-        device::Buffer k(*card.device, count * (shape.kv_width() + shape.index_width()) * 4);
-        device::Buffer norm(*card.device, 1024, true);
-        device::Buffer slot(*card.device, 16384);
-        Step::fill(card, random, q_gate);
-        Step::fill(card, random, k);
-        step.runs[0].slot = slot.data();
-        step.table.set(step.runs);
-        const double inputs_us = measure_launches(card.context, 16, kRounds, [&](int i) {
-                                   attention_inputs(card.context, step.columns,
-                                                    {.q_gate = q_gate.as<float>(),
-                                                     .k = k.as<float>(),
-                                                     .v = k.as<float>(),
-                                                     .q_norm = norm.as<float>(),
-                                                     .k_norm = norm.as<float>(),
-                                                     .heads = shape.heads,
-                                                     .rotary = {64, 1e7},
-                                                     .kv = context.layer(i),
-                                                     .q = step.q.as<float>()});
-                                 }).each_us;
-        const double index_us = measure_launches(card.context, 16, kRounds, [&](int i) {
-                                  index_inputs(card.context, step.columns,
-                                               {.qk = k.as<float>(),
-                                                .q_norm = norm.as<float>(),
-                                                .k_norm = norm.as<float>(),
-                                                .heads = shape.index_heads,
-                                                .rotary = {64, 1e7},
-                                                .kv = context.layer(i),
-                                                .q = step.index_q.as<float>()});
-                                }).each_us;
+        Beginning beginning(card, random, shape, step, count);
+        const double inputs_us =
+            measure_launches(card.context, 16, kRounds, [&](int i) { beginning.attention(context.layer(i)); }).each_us;
+        const double index_us =
+            measure_launches(card.context, 16, kRounds, [&](int i) { beginning.index(context.layer(i)); }).each_us;
         std::printf("inputs %s %ld columns: attention %.1f us, index %.1f us\n", name(type), count, inputs_us,
                     index_us);
       }

@@ -11,6 +11,7 @@
 #include "numeric/int8_kv.h"
 #include "ops/host/host_ops.h"
 #include "tests/ops/cuda/attention_card.h"
+#include "tests/ops/cuda/skip_without_card.h"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -33,8 +34,7 @@ AttentionShape with(AttentionShape shape, KvType type) {
 class CudaAttention : public testing::Test {
  protected:
   void SetUp() override {
-    std::string why;
-    if (device::cards(&why).empty()) GTEST_SKIP() << why;
+    SKIP_WITHOUT_A_CARD();
     card = std::make_unique<StateCard>();
   }
 

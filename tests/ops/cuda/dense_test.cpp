@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/cuda/dense_card.h"
+#include "tests/ops/cuda/skip_without_card.h"
 #include "tests/ops/quantised_matrix.h"
 
 namespace tandem::ops::cuda {
@@ -53,10 +54,7 @@ struct Outputs {
 
 class CudaDense : public testing::TestWithParam<WeightFormat> {
  protected:
-  void SetUp() override {
-    std::string why;
-    if (device::cards(&why).empty()) GTEST_SKIP() << "no card: " << why;
-  }
+  void SetUp() override { SKIP_WITHOUT_A_CARD(); }
 
   // Inputs that the format can have: any, or multiples of 16.
   int64_t draw_inputs(int64_t most) {

@@ -8,6 +8,7 @@
 #include "ops/cuda/router.h"
 #include "ops/host/host_ops.h"
 #include "tests/ops/cuda/experts_data.h"
+#include "tests/ops/cuda/skip_without_card.h"
 #include "tests/ops/cuda/state_card.h"
 
 namespace tandem::ops::cuda {
@@ -79,8 +80,7 @@ struct Result {
 class CudaMixture : public testing::Test {
  protected:
   void SetUp() override {
-    std::string why;
-    if (device::cards(&why).empty()) GTEST_SKIP() << why;
+    SKIP_WITHOUT_A_CARD();
     card_ = std::make_unique<StateCard>();
   }
 

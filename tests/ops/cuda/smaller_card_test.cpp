@@ -8,6 +8,7 @@
 #include "ops/cuda/dense_measure.h"
 #include "ops/cuda/experts.h"
 #include "tests/ops/cuda/experts_data.h"
+#include "tests/ops/cuda/skip_without_card.h"
 #include "tests/ops/cuda/state_card.h"
 
 namespace tandem::ops::cuda {
@@ -19,8 +20,7 @@ constexpr uint32_t kSmallPositive = 0x3fbfbfbf;
 class CudaSmallerCard : public testing::Test {
  protected:
   void SetUp() override {
-    std::string why;
-    if (device::cards(&why).empty()) GTEST_SKIP() << why;
+    SKIP_WITHOUT_A_CARD();
     card_ = std::make_unique<StateCard>();
     smaller_ = std::make_unique<Context>(card_->context);
     smaller_->capability = 120;

@@ -8,14 +8,11 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/ngram.h"
 #include "ops/host/host_ops.h"
+#include "tests/ops/cuda/skip_without_card.h"
 #include "tests/ops/cuda/state_card.h"
 
 namespace tandem::ops::cuda {
 namespace {
-
-#define SKIP_WITHOUT_A_CARD() \
-  std::string why;            \
-  if (device::cards(&why).empty()) GTEST_SKIP() << why
 
 std::vector<double> doubles(const std::vector<float>& values) {
   return {values.begin(), values.end()};
