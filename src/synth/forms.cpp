@@ -32,6 +32,9 @@ MatrixFormat modelopt_matrix(const Parameter& matrix) {
   if (matrix.group == Group::kMlp || matrix.group == Group::kHead) return {Format::kNvfp4Modelopt};
   return {is_large_linear(matrix) ? Format::kFp8Tensor : Format::kBF16};
 }
+MatrixFormat mlp_matrix(const Parameter& matrix) {
+  return matrix.group == Group::kMlp ? MatrixFormat{Format::kNvfp4Modelopt} : MatrixFormat{};
+}
 MatrixFormat compressed_matrix(const Parameter& matrix) {
   return {is_large_linear(matrix) ? Format::kNvfp4CompressedTensors : Format::kBF16};
 }
@@ -58,6 +61,7 @@ constexpr std::array kForms = {
     NamedForm{"27b-fp8", "qwen3_5", "27B in FP8 blocks of 128 x 128", dense_form(fp8_matrix)},
     NamedForm{"27b-nvfp4", "qwen3_5", "27B by ModelOpt: MLP and head NVFP4, attention FP8",
               dense_form(modelopt_matrix)},
+    NamedForm{"27b-nvfp4-mlp", "qwen3_5", "27B by ModelOpt: MLP NVFP4, all else BF16", dense_form(mlp_matrix)},
     NamedForm{"27b-nvfp4-ct", "qwen3_5", "27B by compressed-tensors: NVFP4 with divisors",
               dense_form(compressed_matrix)},
     NamedForm{"27b-gsq3", "qwen3_5", "27B in 3 bits (GSQ), ten codes to a word", dense_form(gsq_matrix)},

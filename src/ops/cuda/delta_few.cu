@@ -453,16 +453,8 @@ bool gates_fit(const Ops::GatedDeltaNet& args) {
 void launch(const Context& context, const Few& args, int64_t runs) {
   const Ops::DeltaNet& net = args.net.net;
   const auto blocks = static_cast<unsigned>(2 * net.value_heads / net.key_heads);
-  cudaLaunchAttribute attributes[2] = {following(), {}};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {blocks, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks, static_cast<unsigned>(net.key_heads), static_cast<unsigned>(runs));
-  config.blockDim = dim3(kThreads);
-  config.stream = context.stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  TANDEM_CUDA_CHECK(cudaLaunchKernelEx(&config, delta_few_kernel, args));
+  const dim3 grid(blocks, static_cast<unsigned>(net.key_heads), static_cast<unsigned>(runs));
+  launch_following_clusters(context, dim3(blocks), delta_few_kernel, grid, dim3(kThreads), 0, args);
 }
 
 bool few_serves(const Context& context, const Columns& columns, const Ops::GatedDeltaNet& args) {

@@ -37,19 +37,23 @@ inline cudaLaunchAttribute following() {
 }
 
 // Launches a kernel that follows, its blocks in clusters of `cluster` (a block each by itself where that is {1, 1, 1}).
+// Clusters go where there is room rather than evenly over the card: with the driver's own preference the clusters of a
+// kernel behind another's wait for microseconds, 12 us of a layer of 27B's 98.
 template <typename... Parameters, typename... Arguments>
 void launch_following_clusters(const Context& context, dim3 cluster, void (*kernel)(Parameters...), dim3 grid,
                                dim3 block, size_t shared, Arguments&&... arguments) {
-  cudaLaunchAttribute attributes[2] = {following(), {}};
+  cudaLaunchAttribute attributes[3] = {following(), {}, {}};
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+  attributes[2].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+  attributes[2].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicyLoadBalancing;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = context.stream;
   config.attrs = attributes;
-  config.numAttrs = cluster.x * cluster.y * cluster.z > 1 ? 2 : 1;
+  config.numAttrs = cluster.x * cluster.y * cluster.z > 1 ? 3 : 1;
   TANDEM_CUDA_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
 }
