@@ -28,8 +28,8 @@ the card's cache holds; `read_fraction` is the bytes that must be read over the 
 `start.copy_fraction` is the time from the page cache to the card over that of copying as many bytes from page-locked
 memory.
 
-`decode.MODEL.ctxN.cW` decodes W sequences of N tokens each, one token a step, from the call to the logits in the
-host's memory; `read_fraction` is the bytes that such a step must read (dense weights once, the experts that W tokens
+`decode.MODEL.ctxN.cW` decodes W sequences of N tokens each, one token a step, from the call to the likeliest next
+tokens in the host's memory; `read_fraction` is the bytes that such a step must read (dense weights once, the experts that W tokens
 choose where all are chosen alike, recurrent state, keys and values) over the time, as a part of `gpu.read_gb_s`.
 `recording_us` is the step's recording alone, where nothing keeps it waiting; `operations_over_recording` the sum of its
 operations, timed one by one with points in time between them, over that: above 1 by as much as kernels overlap.

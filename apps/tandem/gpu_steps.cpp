@@ -189,8 +189,8 @@ class ModelBench {
     return out;
   }
 
-  // A step of all sequences with tokens of their own.
-  void step(Decoding& decoding, const model::ForwardRequest& request) {
+  // A step of all sequences with tokens of their own, up to the likeliest tokens behind these.
+  void step(Decoding& decoding) {
     const auto ids = random_tokens(static_cast<int64_t>(decoding.members.size()), model_->config().vocab, seed_++);
     std::vector<context::Sequence*> pointers;
     std::vector<std::span<const int32_t>> tokens;
@@ -198,7 +198,8 @@ class ModelBench {
       tokens.push_back(std::span(ids).subspan(pointers.size(), 1));
       pointers.push_back(&member);
     }
-    context::Sequence::forward(pointers, tokens, request, output_);
+    context::Sequence::forward(pointers, tokens, {.logits = 1, .keep_logits = true}, output_);
+    model_->greedy(model_->config().vocab, {});
   }
 
   void decode(int64_t context, int64_t width) {
@@ -206,17 +207,17 @@ class ModelBench {
     Decoding decoding = begin(context, width);
     std::vector<double> seconds;
     model_->forget_recordings();
-    step(decoding, {.logits = 1});
+    step(decoding);
     const int64_t free_before = card_->free_bytes();
-    step(decoding, {.logits = 1});
+    step(decoding);
     out_.report.raw[key]["recording_bytes"] = free_before - card_->free_bytes();
     for (int64_t i = -2; i < out_.options.steps; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      step(decoding, {.logits = 1});
+      step(decoding);
       if (i >= 0) seconds.push_back(seconds_since(start));
     }
     card_->watch(device::cuda::WatchedDevice::Watch::kDurations);
-    for (int i = 0; i < 6; ++i) step(decoding, {.logits = 1});
+    for (int i = 0; i < 6; ++i) step(decoding);
     const double recording = median(card_->noted_us(model_->recordings_of_step()));
     card_->watch(device::cuda::WatchedDevice::Watch::kNothing);
     tell(context, width, seconds);
@@ -230,7 +231,7 @@ class ModelBench {
     constexpr int kSteps = 5;  // the first is not recorded
     std::vector<std::vector<ops::cuda::OpShare>> steps;
     for (int i = 0; i < kSteps; ++i) {
-      step(decoding, {.logits = 1});
+      step(decoding);
       if (i > 1) steps.push_back(timed_->shares());
     }
     timed_->watch(ops::cuda::TimedOps::Watch::kNothing);
