@@ -29,15 +29,18 @@ the card's cache holds; `read_fraction` is the bytes that must be read over the 
 memory.
 
 `decode.MODEL.ctxN.cW` decodes W sequences of N tokens each, one token a step, from the call to the likeliest next
-tokens in the host's memory; `read_fraction` is the bytes that such a step must read (dense weights once, the experts that W tokens
-choose where all are chosen alike, recurrent state, keys and values) over the time, as a part of `gpu.read_gb_s`.
-`recording_us` is the step's recording alone, where nothing keeps it waiting; `operations_over_recording` the sum of its
-operations, timed one by one with points in time between them, over that: above 1 by as much as kernels overlap.
+tokens in the host's memory; `read_fraction` is the bytes that such a step must read (dense weights once, the experts
+that W tokens choose where all are chosen alike, recurrent state, keys and values) over the time, as a part of
+`gpu.read_gb_s`. `recording_us` is the step's recording alone, where nothing keeps it waiting;
+`operations_over_recording` the sum of its operations, timed one by one with points in time between them, over that:
+above 1 by as much as kernels overlap.
 `c4_over_bytes` is the time of four columns over that of one, divided by the ratio of their bytes.
 `prefill.MODEL.nN.matmul_fraction` is two operations for each weight that a token is multiplied with, over the time, as
 a part of `gpu.matmul_tflops`; attention over the context is not counted; `kC` are steps of C tokens, of which the
-fastest counts. Models have synthetic weights of the
-published sizes, which repeat after 64 MiB; contexts are filled with random keys and values.
+fastest counts. Models have synthetic weights of the published sizes, which repeat after 64 MiB; contexts are filled
+with random keys and values. `27b-nvfp4` has the MLP and the head in NVFP4 and the other large matrices in FP8, as it is
+published; `27b-nvfp4-mlp` has NVFP4 in the MLP and BF16 in all else, as Flash-Next has NVFP4 in its experts and BF16 in
+all else.
 
 `host.MODEL.….gap_us` is what the host adds to a step of one request: the time from the end of one step on the card to
 the end of the next, less what its recordings take where nothing keeps them waiting. `greedy` chooses the likeliest token
