@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <fmt/ranges.h>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -24,6 +25,12 @@ constexpr int64_t kStagedPiecesEach = 2;  // of a thread
 constexpr size_t kStagingParts = 2;
 constexpr int64_t kStagingAlignment = 4096;
 
+// A card takes as long to give out 5 MiB as 256, some 60 us. So what is smaller than half a block shares one, and the
+// last block is no larger than what is still to come.
+constexpr int64_t kBlockBytes = int64_t{256} << 20;
+constexpr int64_t kLeastBlockBytes = int64_t{1} << 20;
+constexpr uint64_t kObjectAlignment = 256;
+
 int64_t staged_bytes(int64_t bytes) {
   return static_cast<int64_t>(base::round_up(static_cast<uint64_t>(bytes), kStagingAlignment));
 }
@@ -32,14 +39,28 @@ int64_t staged_bytes(int64_t bytes) {
 
 WeightLoader::WeightLoader(const artifact::Artifact& artifact, device::Device& device, ops::Ops& ops,
                            base::WorkerPool& pool, bool quiet)
-    : artifact_(artifact), device_(device), ops_(ops), pool_(pool), quiet_(quiet) {}
+    : artifact_(artifact), device_(device), ops_(ops), pool_(pool), quiet_(quiet) {
+  for (const artifact::Object& object : artifact.objects()) {
+    const bool always = object.name.starts_with("model.language_model.") || object.name.starts_with("lm_head.");
+    if (always && !artifact::is_ngram(object.encoding)) to_come_ += static_cast<int64_t>(object.bytes);
+  }
+}
 
-device::Buffer& WeightLoader::own(int64_t bytes) {
+std::byte* WeightLoader::own(int64_t bytes) {
+  const auto room = static_cast<int64_t>(base::round_up(static_cast<uint64_t>(bytes), kObjectAlignment));
+  const int64_t block_bytes = std::clamp(to_come_, std::max(room, kLeastBlockBytes), std::max(room, kBlockBytes));
+  to_come_ -= bytes;
   if (to_host_memory_) {
-    return buffers_.emplace_back(device::Buffer::shared(device_, device_.counts_only() ? 1 : bytes));
+    return buffers_.emplace_back(device::Buffer::shared(device_, device_.counts_only() ? 1 : bytes)).data();
   }
   bytes_ += bytes;
-  return buffers_.emplace_back(device_, bytes);
+  if (device_.is_host() || bytes > kBlockBytes / 2) return buffers_.emplace_back(device_, bytes).data();
+  auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return b.left >= room; });
+  if (block == blocks_.end()) {
+    block = blocks_.insert(block, {buffers_.emplace_back(device_, block_bytes).data(), block_bytes});
+  }
+  block->left -= room;
+  return std::exchange(block->free, block->free + room);
 }
 
 const artifact::Object& WeightLoader::object(const std::string& name, const std::vector<int64_t>& shape) {
@@ -52,10 +73,10 @@ const artifact::Object& WeightLoader::object(const std::string& name, const std:
 }
 
 std::byte* WeightLoader::load(const artifact::Object& object, int64_t unit_bytes) {
-  device::Buffer& buffer = own(static_cast<int64_t>(object.bytes));
+  std::byte* to = own(static_cast<int64_t>(object.bytes));
   const bool in_place = device_.is_host() || to_host_memory_;
-  (in_place ? to_host_ : to_device_).push_back({&object, unit_bytes, buffer.data()});
-  return buffer.data();
+  (in_place ? to_host_ : to_device_).push_back({&object, unit_bytes, to});
+  return to;
 }
 
 std::vector<device::Buffer> WeightLoader::finish() {
@@ -176,9 +197,9 @@ std::vector<float> WeightLoader::values(const std::string& name, int64_t count) 
 
 const float* WeightLoader::own_copy(const std::vector<float>& values) {
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
-  device::Buffer& buffer = own(bytes);
-  device_.upload(buffer.data(), values.data(), bytes);
-  return buffer.as<float>();
+  std::byte* to = own(bytes);
+  device_.upload(to, values.data(), bytes);
+  return reinterpret_cast<const float*>(to);
 }
 
 const float* WeightLoader::vector(const std::string& name, int64_t count) {

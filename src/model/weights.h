@@ -56,7 +56,13 @@ class WeightLoader {
   const float* own_copy(const std::vector<float>& values);
   // The place that an object will be read to; it is made in whole units where it is generated.
   std::byte* load(const artifact::Object& object, int64_t unit_bytes = 1);
-  device::Buffer& own(int64_t bytes);
+  std::byte* own(int64_t bytes);
+
+  // A piece of the device's memory that small objects share.
+  struct Block {
+    std::byte* free = nullptr;
+    int64_t left = 0;
+  };
 
   struct Transfer {
     const artifact::Object* object = nullptr;
@@ -82,6 +88,8 @@ class WeightLoader {
   const bool quiet_;
   std::optional<base::Progress> progress_;  // of finish()
   std::vector<device::Buffer> buffers_;
+  std::vector<Block> blocks_;  // of buffers_
+  int64_t to_come_ = 0;        // bytes that will still be asked for, or more
   int64_t bytes_ = 0;
   bool to_host_memory_ = false;
   std::vector<Transfer> to_host_, to_device_;

@@ -69,7 +69,8 @@ TEST(MemoryPlan, AnOutputMatrixInEightBitsLeavesMoreOfSixteenGigabytes) {
   const MemoryPlan kept = plan(published("27b-gsq3"), long_context(), 16 * kGiB);
   const MemoryPlan made =
       plan(published("27b-gsq3", {.dense = convert::DensePolicy::kFp8Row}), long_context(), 16 * kGiB);
-  EXPECT_EQ(row(kept, "weights") - row(made, "weights"), int64_t{248320} * (5120 - 4));
+  // But for what stays free in the blocks that smaller matrices share.
+  EXPECT_NEAR(static_cast<double>(row(kept, "weights") - row(made, "weights")), 248320.0 * (5120 - 4), 0.02e9);
   EXPECT_LE(made.total(), 13'900'000'000);
 }
 
