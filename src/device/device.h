@@ -36,7 +36,8 @@ class Mark {
   virtual ~Mark() = default;
   // Here: behind everything that was asked of the device so far.
   virtual void set() = 0;
-  // Waits until the device has come to where the mark was last set; not at all where it never was.
+  // Waits until the device has come to where the mark was last set; not at all where it never was. Several threads may
+  // wait, beside what others ask of the device.
   virtual void wait() = 0;
 };
 

@@ -1,8 +1,6 @@
 #include "model/weights.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <fmt/ranges.h>
 #include <utility>
 
@@ -17,23 +15,15 @@ namespace {
 
 using artifact::Encoding;
 
-// What a thread reads at once. For a card it is less: what is on its way there should stay in the processor's cache,
-// and page-locking memory takes half a second for a gigabyte.
+// What a thread reads at once. For a card it is less: what is on its way there should stay in the processor's cache.
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr int64_t kStagedPieceBytes = int64_t{512} << 10;
-constexpr int64_t kStagedPiecesEach = 2;  // of a thread
-constexpr size_t kStagingParts = 2;
-constexpr int64_t kStagingAlignment = 4096;
 
 // A card takes as long to give out 5 MiB as 256, some 60 us. So what is smaller than half a block shares one, and the
 // last block is no larger than what is still to come.
 constexpr int64_t kBlockBytes = int64_t{256} << 20;
 constexpr int64_t kLeastBlockBytes = int64_t{1} << 20;
 constexpr uint64_t kObjectAlignment = 256;
-
-int64_t staged_bytes(int64_t bytes) {
-  return static_cast<int64_t>(base::round_up(static_cast<uint64_t>(bytes), kStagingAlignment));
-}
 
 }  // namespace
 
@@ -108,56 +98,16 @@ std::vector<WeightLoader::Piece> WeightLoader::pieces_of(const std::vector<Trans
   return pieces;
 }
 
-void WeightLoader::read_pieces(std::span<const Piece> pieces) {
-  pool_.run(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
-    for (const Piece& piece : pieces.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))) {
-      const auto bytes = static_cast<size_t>(piece.bytes);
-      artifact_.read(*piece.object, static_cast<uint64_t>(piece.offset), {piece.to, bytes});
-      progress_->add(bytes);
-    }
-  });
+void WeightLoader::read_piece(const Piece& piece) {
+  const auto bytes = static_cast<size_t>(piece.bytes);
+  artifact_.read(*piece.object, static_cast<uint64_t>(piece.offset), {piece.to, bytes});
+  if (progress_) progress_->add(bytes);
 }
 
-void WeightLoader::upload_pieces(std::span<const Piece> pieces) {
-  if (pieces.empty()) return;
-  const int64_t largest = std::max_element(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-                            return a.bytes < b.bytes;
-                          })->bytes;
-  const int64_t each = artifact_.generated() ? 1 : kStagedPiecesEach;
-  const int64_t room = each * pool_.threads() * staged_bytes(largest);
-  struct Staging {
-    device::Buffer memory;
-    std::unique_ptr<device::Mark> arrived;
-  };
-  std::array<Staging, kStagingParts> parts;
-  for (Staging& part : parts) part = {device::Buffer::shared(device_, room), device_.make_mark()};
-  std::vector<Piece> staged;
-  for (size_t first = 0, turn = 0; first < pieces.size(); first += staged.size(), turn = (turn + 1) % parts.size()) {
-    Staging& part = parts[turn];
-    part.arrived->wait();
-    staged.clear();
-    int64_t used = 0;
-    for (const Piece& piece : pieces.subspan(first)) {
-      if (used + piece.bytes > room) break;
-      staged.push_back(piece);
-      staged.back().to = part.memory.data() + used;
-      used += staged_bytes(piece.bytes);
-    }
-    read_pieces(staged);
-    // An object's pieces that lie side by side are one copy.
-    for (size_t i = 0; i < staged.size();) {
-      const Piece& start = staged[i];
-      std::byte* to = pieces[first + i].to;
-      int64_t bytes = 0;
-      do {
-        bytes += staged[i].bytes;
-        ++i;
-      } while (i < staged.size() && staged[i].object == start.object && staged[i].to == start.to + bytes);
-      device_.upload(to, start.to, bytes);
-    }
-    part.arrived->set();
-  }
-  device_.finish();
+void WeightLoader::read_pieces(std::span<const Piece> pieces) {
+  pool_.run(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) read_piece(pieces[static_cast<size_t>(i)]);
+  });
 }
 
 ops::Weight WeightLoader::matrix_in_host_memory(const std::string& name, int64_t rows, int64_t inputs) {

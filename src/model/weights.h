@@ -49,6 +49,7 @@ class WeightLoader {
 
  private:
   class MatrixReader;
+  class Staging;
 
   const artifact::Object& object(const std::string& name, const std::vector<int64_t>& shape);
   // The values of a small tensor, on the host.
@@ -77,8 +78,9 @@ class WeightLoader {
     std::byte* to = nullptr;
   };
   std::vector<Piece> pieces_of(const std::vector<Transfer>& transfers, int64_t most) const;
+  void read_piece(const Piece& piece);
   void read_pieces(std::span<const Piece> pieces);
-  // By way of shared memory, whose parts take turns: one is filled while the other is on its way.
+  // By way of shared memory.
   void upload_pieces(std::span<const Piece> pieces);
 
   const artifact::Artifact& artifact_;
