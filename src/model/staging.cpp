@@ -11,8 +11,8 @@ namespace tandem::model {
 
 namespace {
 
-// A card copies at full speed only what is several MiB long; yet page-locking takes half a second for a gigabyte, and
-// what is on its way should stay in the processor's cache. So several threads fill what is sent on together.
+// A card copies at full speed only what is several MiB long; yet page-locking takes 0.2 s for a gigabyte, and what is
+// on its way should stay in the processor's cache. So several threads fill what is sent on together.
 constexpr size_t kParts = 4;
 constexpr size_t kPiecesOfBatch = 16;
 constexpr size_t kGeneratedPiecesOfBatch = 4;  // they are larger, and take longer to make than to copy

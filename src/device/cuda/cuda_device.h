@@ -39,8 +39,11 @@ class CudaDevice : public Device {
   cudaStream_t stream() const { return stream_; }
 
  private:
+  bool has(cudaDeviceAttr attribute) const;
+
   Card card_;
   cudaStream_t stream_ = nullptr;
+  bool locks_pages_ = false;  // whether kernels reach any page of the host that is locked, at the host's address
 };
 
 }  // namespace tandem::device::cuda
