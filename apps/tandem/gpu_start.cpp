@@ -1,5 +1,8 @@
 #include "gpu_start.h"
 
+#include <array>
+#include <future>
+
 #include "artifact/artifact.h"
 #include "artifact/writer.h"
 #include "base/error.h"
@@ -14,6 +17,7 @@ using std::chrono::steady_clock;
 
 constexpr int64_t kPieceBytes = int64_t{256} << 20;
 constexpr uint64_t kWrittenBytes = uint64_t{8} << 20;  // that a thread makes at once
+constexpr uint64_t kPiecesAtOnce = 32;                 // by all threads
 
 // Seconds of copying `bytes` to the card from one piece of the host's memory, again and again.
 std::vector<double> copies(device::Device& card, const std::byte* from, int64_t bytes, int rounds) {
@@ -44,20 +48,34 @@ void write(const artifact::Artifact& artifact, base::WorkerPool& pool, const std
   artifact::Journal journal = artifact::Journal::open(partial);
   journal.append({{"conversion", "bench"}}, true);
   artifact::Writer writer(partial, objects, std::move(journal));
+  std::array<std::vector<std::byte>, 2> blocks;  // one is made while the other is written
+  std::future<void> written;
+  const auto settle = [&] {
+    if (written.valid()) written.get();
+  };
   for (const artifact::Object& source : sources) {
-    if (source.bytes == 0) writer.skip_empty();
     // Whole records of experts; else anything.
     const uint64_t unit = std::max<uint64_t>(source.record_bytes, 1);
     const uint64_t piece = std::max<uint64_t>(1, kWrittenBytes / unit) * unit;
-    std::vector<std::byte> bytes(source.bytes);
-    pool.run(static_cast<int64_t>((source.bytes + piece - 1) / piece), 1, [&](int64_t begin, int64_t end) {
-      for (auto i = static_cast<uint64_t>(begin); i < static_cast<uint64_t>(end); ++i) {
-        const auto count = static_cast<size_t>(std::min(piece, source.bytes - i * piece));
-        artifact.read(source, i * piece, std::span(bytes).subspan(static_cast<size_t>(i * piece), count));
-      }
-    });
-    if (!bytes.empty()) writer.append(bytes);
+    for (uint64_t at = 0; at < source.bytes; at += kPiecesAtOnce * piece) {
+      std::vector<std::byte>& block = blocks[0];
+      block.resize(static_cast<size_t>(std::min(kPiecesAtOnce * piece, source.bytes - at)));
+      pool.run(static_cast<int64_t>((block.size() + piece - 1) / piece), 1, [&](int64_t begin, int64_t end) {
+        for (auto i = static_cast<uint64_t>(begin); i < static_cast<uint64_t>(end); ++i) {
+          const auto count = static_cast<size_t>(std::min(piece, block.size() - i * piece));
+          artifact.read(source, at + i * piece, std::span(block).subspan(static_cast<size_t>(i * piece), count));
+        }
+      });
+      settle();
+      std::swap(blocks[0], blocks[1]);
+      written = std::async(std::launch::async, [&] { writer.append(blocks[1]); });
+    }
+    if (source.bytes == 0) {
+      settle();
+      writer.skip_empty();
+    }
   }
+  settle();
   writer.finish(folder, {{"tool", "tandem bench gpu"}});
 }
 
