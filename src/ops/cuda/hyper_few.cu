@@ -14,6 +14,7 @@
 
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/hyper_few.cuh"
+#include "ops/cuda/hyper_quick.cuh"
 #include "ops/cuda/lanes.cuh"
 #include "ops/cuda/mailbox.cuh"
 #include "ops/cuda/state_mma.cuh"
@@ -27,13 +28,17 @@ constexpr int kColumns = 8;
 constexpr int kWindow = 32;
 constexpr int kParts = 3;  // BF16 values that together are an FP32 one
 
-// A block multiplies by a slice of all streams: a warp has the same window of each, and a lane four of its values.
+// A block multiplies by half of a stream; a warp has four windows of it, and a lane four of its values.
 constexpr int kDownWarps = 10;
 constexpr int kDownThreads = kDownWarps * 32;
-constexpr int kSlice = kDownWarps * kWindow;  // places of a stream
-constexpr int kMostSlices = 8;                // a cluster has at most eight blocks
-// BF16 values from one stream's window [columns, places] to the next in shared memory: two fill all banks.
-constexpr int kWindowStride = kColumns * kWindow + kWindow;
+constexpr int kDownWindows = 4;
+constexpr int kWarpInputs = kDownWindows * kWindow;
+constexpr int kSlice = kDownWarps * kWarpInputs;  // places of a stream
+constexpr int kSlices = 2 * kStreams;             // a cluster
+constexpr int kDownRows = 16;
+constexpr int kSquares = kDownRows;  // the row of the squares' sums, behind those of the products'
+// BF16 values from a column's inputs to the next one's in shared memory: two fill all banks.
+constexpr int kInputStride = kWarpInputs + kWindow;
 
 constexpr int kUpThreads = kStreams * 32;
 constexpr int kUpWindows = 10;
@@ -42,7 +47,6 @@ constexpr int kMostLowRank = kUpWindows * kWindow;
 struct FewColumns {
   HyperMix mix;
   int lowrank;
-  int slices;          // at least two: blocks of no cluster have no mailboxes
   float share;         // 1 / hidden
   int parts;           // BF16 values to an input of `down` and `up`
   float* scales;       // [streams, kColumns]: 1 / rms
@@ -56,21 +60,9 @@ __device__ inline float add_squares(float4 x, float sum) {
 struct Rows {
   uint4 low, high;  // 8 inputs of rows g and g + 8
 };
-// Rows `row` and row + 8 at inputs at, at + step, …, whatever is there: rows and inputs outside of the matrix are taken
-// to be its last and first ones, and their products are not used or with zeros.
-template <int kCount>
-__device__ inline void load_windows(const Weight& w, int row, int at, int step, int limit, Rows (&rows)[kCount]) {
-  const auto last = static_cast<int>(w.rows) - 1;
-  const auto* low = static_cast<const uint16_t*>(w.data) + min(row, last) * w.inputs;
-  const auto* high = static_cast<const uint16_t*>(w.data) + min(row + 8, last) * w.inputs;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int from = at + i * step < limit ? at + i * step : 0;
-    rows[i].low = __ldg(reinterpret_cast<const uint4*>(low + from));
-    rows[i].high = __ldg(reinterpret_cast<const uint4*>(high + from));
-  }
+__device__ inline Rows load_rows(const uint16_t* low, const uint16_t* high) {
+  return {__ldg(reinterpret_cast<const uint4*>(low)), __ldg(reinterpret_cast<const uint4*>(high))};
 }
-
 __device__ inline void multiply_window(const Rows& rows, uint4 column, float (&sum)[4]) {
   mma_bf16(sum, rows.low.x, rows.high.x, rows.low.y, rows.high.y, column.x, column.y);
   mma_bf16(sum, rows.low.z, rows.high.z, rows.low.w, rows.high.w, column.z, column.w);
@@ -97,23 +89,31 @@ __device__ inline float4 missing(float4 x, uint2 nearest) {
           x.z - __uint_as_float(nearest.y << 16), x.w - __uint_as_float(nearest.y & 0xffff0000U)};
 }
 
-// What is exact elsewhere is off by a few units in the last place here: the exact forms take tenths of a microsecond
-// more.
-__device__ inline float quick_inverse_rms(float squares, float share, float eps) {
-  const float mean = fmaf(squares, share, eps);
-  const float about = rsqrtf(mean);
-  return fmaf(about * 0.5F, fmaf(-mean * about, about, 1.0F), about);
-}
-__device__ inline float quick_sigmoid(float x) {
-  return __fdividef(1.0F, 1.0F + __expf(-x));
+// The sum over the warp of each of kCount values, of value lane / (32 / kCount): the tree of warp_sum, of which a lane
+// follows one value's branch alone where it can.
+template <int kCount, int kDistance = 16>
+__device__ inline float sum_of_warp(float (&values)[kCount]) {
+  if constexpr (kDistance == 0) {
+    return values[0];
+  } else if constexpr (kCount == 1) {
+    values[0] += __shfl_xor_sync(kWholeWarp, values[0], kDistance);
+    return sum_of_warp<1, kDistance / 2>(values);
+  } else {
+    const bool upper = (threadIdx.x & kDistance) != 0;
+    float halves[kCount / 2];
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      const float given = upper ? values[i] : values[i + kCount / 2];
+      halves[i] = (upper ? values[i + kCount / 2] : values[i]) + __shfl_xor_sync(kWholeWarp, given, kDistance);
+    }
+    return sum_of_warp<kCount / 2, kDistance / 2>(halves);
+  }
 }
 
-// The same places of one stream of all columns, for a lane whose stream is lane / 8. Columns that are not there are the
-// last one again, so that all loads are under way at once.
+// Four places of one stream, of all columns. Columns that are not there are the last one again, so that all loads are
+// under way at once.
 template <int kMost>
-__device__ inline void load_state(const FewColumns& args, int at, float4 (&x)[kMost]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int stream = lane / 8;
+__device__ inline void load_state(const FewColumns& args, int stream, int at, float4 (&x)[kMost]) {
   const auto last = static_cast<int>(args.mix.tokens) - 1;
   const auto hidden = static_cast<int>(args.mix.hidden);
 #pragma unroll
@@ -122,132 +122,139 @@ __device__ inline void load_state(const FewColumns& args, int at, float4 (&x)[kM
   float4 y[kMost];
 #pragma unroll
   for (int c = 0; c < kMost; ++c) y[c] = load4(args.mix.y + min(c, last) * hidden + at);
-  const float factors = args.mix.factors[min(lane % 8, last) * kStreams + stream];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float factors = args.mix.factors[min(lane % kMost, last) * kStreams + stream];
 #pragma unroll
   for (int c = 0; c < kMost; ++c) {
-    const float factor = __shfl_sync(kWholeWarp, factors, stream * kColumns + c);
+    const float factor = kMost == 1 ? factors : __shfl_sync(kWholeWarp, factors, c);
     x[c] = {fmaf(y[c].x, factor, x[c].x), fmaf(y[c].y, factor, x[c].y), fmaf(y[c].z, factor, x[c].z),
             fmaf(y[c].w, factor, x[c].w)};
   }
 }
 
-// Blocks (groups of 16 rows, the last of `inject`; slices, which are a cluster): a slice's products, summed by the
-// cluster's first block. kMost columns at most.
+// A warp's products of its windows' rows with `x`, which is taken apart into `parts` BF16 values.
 template <int kMost>
-__global__ void __launch_bounds__(kDownThreads, kMost > 1 ? 2 : 3) down_kernel(const FewColumns args) {
-  __shared__ __align__(16) __nv_bfloat16 windows[kDownWarps][kStreams * kWindowStride];
-  __shared__ float warp_squares[kDownWarps][32];  // [stream, column], as the next
-  __shared__ float slice_squares[kMostSlices][32];
-  __shared__ float warp_sums[kDownWarps][16][kColumns];
-  __shared__ float slice_sums[kMostSlices][16][kColumns];
-  __shared__ Mailbox squares_box, sums_box;
-  const auto cluster = cooperative_groups::this_cluster();
-  if (threadIdx.x == 0) {
-    squares_box.open(args.slices * 32 * 4);
-    sums_box.open(args.slices * 16 * static_cast<int>(args.mix.tokens) * 4);
-  }
-  cluster.barrier_arrive();
-  let_next_start();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+__device__ inline void multiply(const Rows (&rows)[kDownWindows], float4 (&x)[kMost], int parts, __nv_bfloat16* inputs,
+                                float (*to)[kColumns]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto hidden = static_cast<int>(args.mix.hidden);
-  const auto tokens = static_cast<int>(args.mix.tokens);
-  const bool injects = static_cast<int>(blockIdx.x) == (args.lowrank + 15) / 16;
-  const Weight& w = injects ? args.mix.w.inject : args.mix.w.down;
-  const int first_row = injects ? 0 : static_cast<int>(blockIdx.x) * 16;
-  const int parts = injects ? kParts : args.parts;
-  int first = static_cast<int>(blockIdx.y) * kSlice + warp * kWindow;  // of the warp's windows
-  const bool here = first < hidden;
-  if (!here) first = 0;
-
-  Rows rows[kStreams];
-  load_windows(w, first_row + lane / 4, first + 8 * (lane % 4), hidden, static_cast<int>(w.inputs), rows);
-  const int stream = lane / 8;
-  const int at = first + 4 * (lane % 8);
-  const float4 weight = load4(args.mix.w.norm + stream * hidden + at);
-  // Slices that are not there add zeros.
-  for (int i = static_cast<int>(threadIdx.x) + args.slices * 128; i < kMostSlices * 128; i += kDownThreads) {
-    slice_sums[i / 128][i / 8 % 16][i % 8] = 0;
-    slice_squares[i / 128][i % 32] = 0;
-  }
-  cluster.barrier_wait();  // all mailboxes are open
-  await_previous();
-
-  float4 x[kMost];
-  load_state(args, at, x);
-#pragma unroll
-  for (int c = 0; c < kMost; ++c) {
-    float squares = here ? add_squares(x[c], 0) : 0.0F;
-#pragma unroll
-    for (int distance = 4; distance > 0; distance /= 2) squares += __shfl_xor_sync(kWholeWarp, squares, distance);
-    if (lane % 8 == 0) warp_squares[warp][stream * kColumns + c] = squares;
-  }
-  __syncthreads();
-  // Warp r tells block r of the slice's squares.
-  if (warp < args.slices) {
-    float all = warp_squares[0][lane];
-#pragma unroll
-    for (int other = 1; other < kDownWarps; ++other) all += warp_squares[other][lane];
-    squares_box.send(&slice_squares[blockIdx.y][lane], warp, all);
-  }
-  squares_box.receive();
-  float all = slice_squares[0][lane];
-#pragma unroll
-  for (int other = 1; other < kMostSlices; ++other) all += slice_squares[other][lane];
-  const float own_scale = quick_inverse_rms(all, args.share, args.mix.eps);  // of stream and column `lane`
-  if (blockIdx.x == 0 && blockIdx.y == 0 && warp == 0) args.scales[lane] = own_scale;
-
-#pragma unroll
-  for (int c = 0; c < kMost; ++c) {
-    const float scale = __shfl_sync(kWholeWarp, own_scale, stream * kColumns + c);
-    x[c] = {x[c].x * scale * (weight.x + 1.0F), x[c].y * scale * (weight.y + 1.0F), x[c].z * scale * (weight.z + 1.0F),
-            x[c].w * scale * (weight.w + 1.0F)};
-  }
-  __nv_bfloat16* values = windows[warp];
-  float sums[kStreams][4] = {};
-  const bool column_here = here && lane / 4 < tokens;
+  float sums[kDownWindows][4] = {};
+  // Columns that are not there have any numbers: their products are theirs alone.
+  const __nv_bfloat16* from = inputs + min(lane / 4, kMost - 1) * kInputStride + 8 * (lane % 4);
 #pragma unroll 1
   for (int p = 0; p < parts; ++p) {
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < kMost; ++c) {
       const uint2 part = nearest(x[c]);
-      *reinterpret_cast<uint2*>(values + stream * kWindowStride + c * kWindow + 4 * (lane % 8)) = part;
+      *reinterpret_cast<uint2*>(inputs + c * kInputStride + 4 * lane) = part;
       if (parts > 1) x[c] = missing(x[c], part);
     }
     __syncwarp();
 #pragma unroll
-    for (int s = 0; s < kStreams; ++s) {
-      const __nv_bfloat16* from = values + s * kWindowStride + lane * 8;  // of column lane / 4
-      multiply_window(rows[s], column_here ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0}, sums[s]);
+    for (int i = 0; i < kDownWindows; ++i) {
+      multiply_window(rows[i], *reinterpret_cast<const uint4*>(from + i * kWindow), sums[i]);
     }
   }
-  store_sums(sums, warp_sums[warp]);
-  __syncthreads();
-  const int row = static_cast<int>(threadIdx.x) % 16;
-  const int column = static_cast<int>(threadIdx.x) / 16;
-  if (column < tokens) {
-    float sum = warp_sums[0][row][column];
+  store_sums(sums, to);
+}
+
+using Sums = float[kDownRows + 1][kColumns];  // of rows, then of squares
+
+// Of row `row` of the block in column `column`: a stream's values share the scale of its norm, and so the sum over
+// streams is that of what their slices' sums give with the stream's scale. A whole warp asks, four rows of all columns.
+__device__ inline float scaled_sum(const FewColumns& args, const Sums (&slices)[kSlices], int row, int column,
+                                   bool stores) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int stream = lane / kColumns;
+  const float squares = slices[2 * stream][kSquares][column] + slices[2 * stream + 1][kSquares][column];
+  const float own = quick_inverse_rms(squares, args.share, args.mix.eps);
+  if (stores) args.scales[lane] = own;
+  float sum = 0;
 #pragma unroll
-    for (int other = 1; other < kDownWarps; ++other) sum += warp_sums[other][row][column];
-    sums_box.send(&slice_sums[blockIdx.y][row][column], 0, sum);
+  for (int s = 0; s < kStreams; ++s) {
+    const float scale = __shfl_sync(kWholeWarp, own, s * kColumns + column);
+    sum = fmaf(slices[2 * s][row][column] + slices[2 * s + 1][row][column], scale, sum);
   }
-  if (blockIdx.y != 0 || column >= tokens) return;
-  sums_box.receive();
-  float sum = slice_sums[0][row][column];
+  return sum * (1.0F / kStreams);
+}
+
+// Blocks (groups of 16 rows, the last of `inject`; slices, which are a cluster): a slice's products, summed by the
+// cluster's first block. The squares come along with the products, and the norm's scale is applied to the sums.
+// kMost columns at most.
+template <int kMost>
+__global__ void __launch_bounds__(kDownThreads, kMost > 1 ? 2 : 3) down_kernel(const FewColumns args) {
+  __shared__ __align__(16) __nv_bfloat16 inputs[kDownWarps][kMost * kInputStride];
+  __shared__ Sums warps[kDownWarps];
+  __shared__ Sums slices[kSlices];
+  __shared__ Mailbox box;
+  const auto cluster = cooperative_groups::this_cluster();
+  const auto tokens = static_cast<int>(args.mix.tokens);
+  if (threadIdx.x == 0) box.open(kSlices * (kDownRows + 1) * tokens * 4);
+  cluster.barrier_arrive();
+  let_next_start();
+  const int warp = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x) / 32, 0);  // known to be the same in all lanes
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto hidden = static_cast<int>(args.mix.hidden);
+  const bool injects = static_cast<int>(blockIdx.x) == (args.lowrank + kDownRows - 1) / kDownRows;
+  const int count = injects ? kStreams : args.lowrank;
+  const int first_row = injects ? 0 : static_cast<int>(blockIdx.x) * kDownRows;
+  const auto slice = static_cast<int>(blockIdx.y);
+  const int stream = slice / 2;
+  int first = slice % 2 * kSlice + warp * kWarpInputs;  // of the warp's windows
+  const bool here = first < hidden;
+  if (!here) first = 0;
+
+  const int at = first + 4 * lane;
+  const float4 weight = load4(args.mix.w.norm + stream * hidden + at);
+  const auto* matrix = static_cast<const uint16_t*>(injects ? args.mix.w.inject.data : args.mix.w.down.data) +
+                       (stream * hidden + first + 8 * (lane % 4));
+  // Rows behind the last one are that one again, and their sums are not used.
+  const auto* low_row = matrix + min(first_row + lane / 4, count - 1) * (kStreams * hidden);
+  const auto* high_row = matrix + min(first_row + lane / 4 + 8, count - 1) * (kStreams * hidden);
+  Rows rows[kDownWindows];
 #pragma unroll
-  for (int other = 1; other < kMostSlices; ++other) sum += slice_sums[other][row][column];
-  if (first_row + row >= w.rows) return;
-  sum *= 1.0F / kStreams;
+  for (int i = 0; i < kDownWindows; ++i) rows[i] = load_rows(low_row + i * kWindow, high_row + i * kWindow);
+  const int row = static_cast<int>(threadIdx.x) / kColumns;
+  const int column = static_cast<int>(threadIdx.x) % kColumns;
+  await_previous();
+
+  float4 x[kMost];
+  load_state(args, stream, at, x);
+  float squares[kMost];
+#pragma unroll
+  for (int c = 0; c < kMost; ++c) {
+    if (!here) x[c] = {0, 0, 0, 0};
+    squares[c] = add_squares(x[c], 0);
+    x[c] = {x[c].x * (weight.x + 1.0F), x[c].y * (weight.y + 1.0F), x[c].z * (weight.z + 1.0F),
+            x[c].w * (weight.w + 1.0F)};
+  }
+  const float all_squares = sum_of_warp<kMost>(squares);
+  if (lane % (32 / kMost) == 0) warps[warp][kSquares][lane / (32 / kMost)] = all_squares;
+  multiply(rows, x, injects ? kParts : args.parts, inputs[warp], warps[warp]);
+  cluster.barrier_wait();  // the first block's mailbox is open
+  __syncthreads();
+  if (row > kDownRows) return;
+  if (column < tokens) {
+    float sum = warps[0][row][column];
+#pragma unroll
+    for (int other = 1; other < kDownWarps; ++other) sum += warps[other][row][column];
+    box.send(&slices[slice][row][column], 0, sum);
+  }
+  if (slice != 0 || warp >= kDownRows * kColumns / 32) return;
+  box.receive();
+  const float sum = scaled_sum(args, slices, row, column, blockIdx.x == 0 && warp == 0);
+  if (column >= tokens || first_row + row >= count) return;
+  const float part = quick_sigmoid(sum);
   if (injects) {
-    args.mix.inject[column * kStreams + row] = 2.0F * quick_sigmoid(sum);
+    args.mix.inject[column * kStreams + row] = 2.0F * part;
     return;
   }
-  float low = sum * quick_sigmoid(sum);
+  float low = sum * part;
+#pragma unroll 1
   for (int p = 0; p < args.parts; ++p) {
-    const __nv_bfloat16 part = __float2bfloat16_rn(low);
-    args.low[(p * kColumns + column) * kMostLowRank + first_row + row] = part;
-    low -= __bfloat162float(part);
+    const __nv_bfloat16 rounded = __float2bfloat16_rn(low);
+    args.low[(p * kColumns + column) * kMostLowRank + first_row + row] = rounded;
+    low -= __bfloat162float(rounded);
   }
 }
 
@@ -261,31 +268,26 @@ __global__ void __launch_bounds__(kUpThreads, 3) up_kernel(const FewColumns args
   const auto tokens = static_cast<int>(args.mix.tokens);
   const int first = static_cast<int>(blockIdx.x) * 16;
 
-  Rows rows[kUpWindows];
-  load_windows(args.mix.w.up, warp * hidden + first + lane / 4, 8 * (lane % 4), kWindow, args.lowrank, rows);
   const int row = static_cast<int>(threadIdx.x) % 16;
   const int column = static_cast<int>(threadIdx.x) / 16;
-  float weights[kStreams] = {};
+  float weights[kStreams];
 #pragma unroll
-  for (int stream = 0; stream < kStreams; ++stream) weights[stream] = args.mix.w.norm[stream * hidden + first + row];
+  for (int s = 0; s < kStreams; ++s) weights[s] = args.mix.w.norm[s * hidden + first + row];
+  const auto* low_row = static_cast<const uint16_t*>(args.mix.w.up.data) +
+                        (warp * hidden + first + lane / 4) * args.lowrank + 8 * (lane % 4);
+  Rows rows[kUpWindows];
+#pragma unroll
+  for (int i = 0; i < kUpWindows; ++i) {
+    const int at = i * kWindow < args.lowrank ? i * kWindow : 0;
+    rows[i] = load_rows(low_row + at, low_row + 8 * args.lowrank + at);
+  }
+  const int from = column * hidden + first + row;
   await_previous();
 
   float x[kStreams] = {};
   float factors[kStreams] = {};
   float scales[kStreams] = {};
   float y = 0;
-  const int from = column * hidden + first + row;
-  if (column < tokens) {
-#pragma unroll
-    for (int s = 0; s < kStreams; ++s) x[s] = args.mix.state[from + (column * (kStreams - 1) + s) * hidden];
-#pragma unroll
-    for (int s = 0; s < kStreams; ++s) scales[s] = args.scales[s * kColumns + column];
-    if (args.mix.y != nullptr) {
-#pragma unroll
-      for (int s = 0; s < kStreams; ++s) factors[s] = args.mix.factors[column * kStreams + s];
-      y = args.mix.y[from];
-    }
-  }
   float sums[4][4] = {};
 #pragma unroll 1
   for (int p = 0; p < args.parts; ++p) {
@@ -293,8 +295,19 @@ __global__ void __launch_bounds__(kUpThreads, 3) up_kernel(const FewColumns args
     uint4 columns[kUpWindows];
 #pragma unroll
     for (int i = 0; i < kUpWindows; ++i) {
-      const bool here = lane / 4 < tokens && i * kWindow + 8 * (lane % 4) < args.lowrank;
-      columns[i] = here ? *reinterpret_cast<const uint4*>(low + i * kWindow) : uint4{0, 0, 0, 0};
+      const bool there = lane / 4 < tokens && i * kWindow < args.lowrank;
+      columns[i] = there ? *reinterpret_cast<const uint4*>(low + i * kWindow) : uint4{0, 0, 0, 0};
+    }
+    if (p == 0 && column < tokens) {
+#pragma unroll
+      for (int s = 0; s < kStreams; ++s) x[s] = args.mix.state[from + (column * (kStreams - 1) + s) * hidden];
+#pragma unroll
+      for (int s = 0; s < kStreams; ++s) scales[s] = args.scales[s * kColumns + column];
+      if (args.mix.y != nullptr) {
+#pragma unroll
+        for (int s = 0; s < kStreams; ++s) factors[s] = args.mix.factors[column * kStreams + s];
+        y = args.mix.y[from];
+      }
     }
 #pragma unroll
     for (int i = 0; i < kUpWindows; ++i) multiply_window(rows[i], columns[i], sums[i % 4]);
@@ -320,8 +333,8 @@ bool takes_few_columns(const HyperMix& mix) {
   const auto fits = [](const Weight& w) {
     return w.format == WeightFormat::kBF16 && reinterpret_cast<uintptr_t>(w.data) % 16 == 0;
   };
-  return mix.tokens <= kColumns && mix.streams == kStreams && mix.hidden % kWindow == 0 &&
-         mix.hidden <= kMostSlices * kSlice && mix.w.down.rows % 8 == 0 && mix.w.down.rows <= kMostLowRank &&
+  return mix.tokens <= kColumns && mix.streams == kStreams && mix.hidden % kWarpInputs == 0 &&
+         mix.hidden <= 2 * kSlice && mix.w.down.rows % kWindow == 0 && mix.w.down.rows <= kMostLowRank &&
          by_fours(mix.hidden, mix.state, mix.w.norm, mix.y) && fits(mix.w.down) && fits(mix.w.up) &&
          (mix.inject == nullptr || fits(mix.w.inject));
 }
@@ -331,16 +344,15 @@ void mix_few_columns(const Context& context, const HyperMix& mix) {
   const int parts = context.round_inputs ? 1 : kParts;
   const FewColumns args{.mix = mix,
                         .lowrank = static_cast<int>(mix.w.down.rows),
-                        .slices = static_cast<int>(std::max<int64_t>(base::ceil_div(mix.hidden, kSlice), 2)),
                         .share = 1.0F / static_cast<float>(mix.hidden),
                         .parts = parts,
                         .scales = context.scratch.take<float>(kStreams * kColumns),
                         .low = context.scratch.take<__nv_bfloat16>(parts * kColumns * kMostLowRank)};
   if (context.plans()) return;
-  const auto slices = static_cast<unsigned>(args.slices);
-  const dim3 grid(static_cast<unsigned>(base::ceil_div(args.lowrank, 16) + (mix.inject != nullptr ? 1 : 0)), slices);
+  const dim3 grid(static_cast<unsigned>(base::ceil_div(args.lowrank, kDownRows) + (mix.inject != nullptr ? 1 : 0)),
+                  kSlices);
   const auto down = mix.tokens == 1 ? down_kernel<1> : mix.tokens <= 4 ? down_kernel<4> : down_kernel<kColumns>;
-  launch_following_clusters(context, dim3(1, slices), down, grid, kDownThreads, 0, args);
+  launch_following_clusters(context, dim3(1, kSlices), down, grid, kDownThreads, 0, args);
   TANDEM_CUDA_LAUNCHED("hyper_mix down");
   launch_following(context, up_kernel, dim3(static_cast<unsigned>(mix.hidden / 16)), kUpThreads, 0, args);
   TANDEM_CUDA_LAUNCHED("hyper_mix up");

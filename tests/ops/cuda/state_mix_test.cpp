@@ -150,7 +150,7 @@ void compare_hyper(const HyperCase& test) {
     weights.inject = in.device;
     host_weights.inject = in.host;
   }
-  constexpr int64_t kMost = 21;
+  constexpr int64_t kMost = 200;
   const auto state = random.normal(kMost * width, 2.0F);
   Array<float> state_array(card, state);
   auto want = poisoned(kMost * test.hidden);
@@ -158,7 +158,7 @@ void compare_hyper(const HyperCase& test) {
   host.hyper_mix(host_weights, state.data(), kMost, test.streams, test.hidden, 1e-6F, want.data(),
                  test.injects ? want_inject.data() : nullptr);
   std::vector<float> few, few_inject;
-  for (const int64_t tokens : {8, 1, 2, 3, 5, 7, 21}) {
+  for (const int64_t tokens : {8, 1, 2, 3, 5, 7, 21, 200}) {
     // Columns from the end of the first eight, so that each stands at many places.
     const int64_t begin = tokens <= 8 ? 8 - tokens : 0;
     Array<float> x(card, poisoned(tokens * test.hidden)), inject(card, poisoned(tokens * test.streams));
@@ -166,7 +166,9 @@ void compare_hyper(const HyperCase& test) {
               x.data(), test.injects ? inject.data() : nullptr);
     const auto got = x.get();
     const double error = relative_error(got, doubled(slice(want, begin, begin + tokens, test.hidden)));
-    EXPECT_LT(error, test.rounds ? 3e-4 : 2e-5) << tokens;
+    // Few columns are rounded before the norm's scale is applied, the host's behind it: roundings of up to 2^-9 each,
+    // of numbers that differ.
+    EXPECT_LT(error, !test.rounds ? 2e-5 : tokens <= 8 ? 3e-3 : 3e-4) << tokens;
     double inject_error = 0;
     if (test.injects) {
       inject_error = relative_error(inject.get(), doubled(slice(want_inject, begin, begin + tokens, test.streams)));
@@ -191,13 +193,15 @@ TEST(CudaHyper, MixesFollowTheHostAndAreTheSameInAnyCompany) {
   compare_hyper({2560, 320});
   compare_hyper({2560, 320, false});
   compare_hyper({2560, 320, true, false});
-  compare_hyper({288, 40});
+  compare_hyper({384, 32});
+  compare_hyper({1408, 96});
+  compare_hyper({288, 40});                 // no multiples of 128 and 32
   compare_hyper({250, 12});                 // no multiple of 32
   compare_hyper({256, 16, true, true, 2});  // other streams than the fast way's
 }
 
 TEST_F(CudaMixing, AnInjectionGoesIntoTheNextMix) {
-  for (const auto& [hidden, lowrank] : std::vector<std::pair<int64_t, int64_t>>{{2560, 320}, {288, 40}, {992, 24}}) {
+  for (const auto& [hidden, lowrank] : std::vector<std::pair<int64_t, int64_t>>{{2560, 320}, {384, 32}, {1408, 96}}) {
     const int64_t width = 4 * hidden;
     const float scale = 1.0F / std::sqrt(static_cast<float>(hidden));
     BothWeights down(*card, random.normal_bf16(lowrank * width, scale), lowrank, width);
