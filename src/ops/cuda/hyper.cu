@@ -3,6 +3,7 @@
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/hyper.h"
 #include "ops/cuda/hyper_few.cuh"
+#include "ops/cuda/hyper_many.cuh"
 #include "ops/cuda/hyper_norm.cuh"
 #include "ops/cuda/lanes.cuh"
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kSlabTokens = 2048;
+constexpr int64_t kManySlabTokens = 4096;
 
 __global__ void __launch_bounds__(kThreads) silu_scaled_kernel(float* x, int64_t count, float scale) {
   follow();
@@ -82,7 +84,8 @@ void mix_slab(const Context& context, const HyperMix& mix) {
   float* gate = context.scratch.take<float>(mix.tokens * width);
   float* low = context.scratch.take<float>(mix.tokens * mix.w.down.rows);
   // A product of four rows with FP32 inputs would take as long as the rest together.
-  const bool together = context.tensor_cores && mix.tokens > kMostFewColumns && takes_norm_and_inject(mix);
+  const bool together =
+      context.tensor_cores && mix.tokens > kMostFewColumns && mix.inject != nullptr && takes_norm_and_inject(mix);
   if (together) {
     norm_and_inject(context, mix, normed);
   } else {
@@ -95,34 +98,48 @@ void mix_slab(const Context& context, const HyperMix& mix) {
   launch_mix(context, gate, normed, mix);
 }
 
+void in_slabs(const Context& context, const HyperMix& mix, int64_t most,
+              void (*mix_slab)(const Context& context, const HyperMix& mix)) {
+  const auto advance = [&](auto*& pointer, int64_t floats) {
+    if (pointer != nullptr) pointer += floats;
+  };
+  for (int64_t begin = 0; begin < mix.tokens; begin += most) {
+    HyperMix slab = mix;
+    slab.tokens = std::min(mix.tokens - begin, most);
+    advance(slab.state, begin * mix.streams * mix.hidden);
+    advance(slab.updated, begin * mix.streams * mix.hidden);
+    advance(slab.x, begin * mix.hidden);
+    advance(slab.y, begin * mix.hidden);
+    advance(slab.inject, begin * mix.streams);
+    advance(slab.factors, begin * mix.streams);
+    mix_slab(context, slab);
+  }
+}
+
+// In few launches, with what mix.y adds: whether that is possible.
+bool mix_quickly(const Context& context, const HyperMix& mix) {
+  if (context.tensor_cores && takes_few_columns(mix)) {
+    mix_few_columns(context, mix);
+    return true;
+  }
+  if (!takes_many_columns(context, mix)) return false;
+  in_slabs(context, mix, kManySlabTokens, mix_many_columns);
+  return true;
+}
+
 }  // namespace
 
 void hyper_mix(const Context& context, const HyperWeights& w, const float* state, int64_t tokens, int64_t streams,
                int64_t hidden, float eps, float* x, float* inject) {
   const HyperMix mix{w, state, tokens, streams, hidden, eps, x, inject};
-  if (tokens == 0) return;
-  if (context.tensor_cores && takes_few_columns(mix)) {
-    mix_few_columns(context, mix);
-    return;
-  }
-  for (int64_t begin = 0; begin < tokens; begin += kSlabTokens) {
-    HyperMix slab = mix;
-    slab.tokens = std::min(tokens - begin, kSlabTokens);
-    if (!context.plans()) {
-      slab.state = state + begin * streams * hidden;
-      slab.x = x + begin * hidden;
-      if (inject != nullptr) slab.inject = inject + begin * streams;
-    }
-    mix_slab(context, slab);
-  }
+  if (tokens == 0 || mix_quickly(context, mix)) return;
+  in_slabs(context, mix, kSlabTokens, mix_slab);
 }
 
 bool hyper_inject_mix(const Context& context, float* state, const float* y, const float* inject, const HyperWeights& w,
                       int64_t tokens, int64_t streams, int64_t hidden, float eps, float* x, float* next_inject) {
   const HyperMix mix{w, state, tokens, streams, hidden, eps, x, next_inject, y, inject, state};
-  if (tokens == 0 || !context.tensor_cores || !takes_few_columns(mix)) return false;
-  mix_few_columns(context, mix);
-  return true;
+  return tokens > 0 && mix_quickly(context, mix);
 }
 
 }  // namespace tandem::ops::cuda

@@ -3,6 +3,7 @@
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/hyper_norm.cuh"
 #include "ops/cuda/lanes.cuh"
+#include "ops/cuda/state_mma.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -34,15 +35,17 @@ __device__ inline float dot_bf16(uint2 w, float4 x, float sum) {
   return fmaf(__uint_as_float(w.y & 0xffff0000U), x.w, sum);
 }
 
-// The values of a warp at a time are of one stream: hidden is a multiple of 128.
-__global__ void __launch_bounds__(kThreads) norm_and_inject_kernel(const HyperMix mix, float* normed) {
+// The values of a warp at a time are of one stream: hidden is a multiple of 128. kRounds: `normed` is BF16, `scales`
+// [tokens, streams] receives 1 / rms, and what mix.y adds goes to the state on the way.
+template <bool kRounds>
+__global__ void __launch_bounds__(kThreads) norm_and_inject_kernel(const HyperMix mix, void* normed, float* scales) {
   follow();
   __shared__ float4 squares_shared[kThreads / 32];
   __shared__ float4 products_shared[kThreads / 32];
   const auto hidden = static_cast<int>(mix.hidden);
   const int width = kStreams * hidden;
-  const float* state = mix.state + static_cast<int64_t>(blockIdx.x) * width;
-  float* out = normed + static_cast<int64_t>(blockIdx.x) * width;
+  const int64_t token = blockIdx.x;
+  const float* state = mix.state + token * width;
   const auto* inject = static_cast<const uint16_t*>(mix.w.inject.data);
   const int first = 4 * static_cast<int>(threadIdx.x);
   float4 x[kMostEach];
@@ -52,6 +55,19 @@ __global__ void __launch_bounds__(kThreads) norm_and_inject_kernel(const HyperMi
     const int at = first + i * 4 * kThreads;
     x[i] = at < width ? load4(state + at) : float4{0, 0, 0, 0};
   }
+  if (kRounds && mix.y != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kMostEach; ++i) {
+      const int at = first + i * 4 * kThreads;
+      if (at >= width) continue;
+      const int stream = at / hidden;
+      const float4 y = load4(mix.y + token * hidden + (at - stream * hidden));
+      const float factor = mix.factors[token * kStreams + stream];
+      x[i] = {fmaf(y.x, factor, x[i].x), fmaf(y.y, factor, x[i].y), fmaf(y.z, factor, x[i].z),
+              fmaf(y.w, factor, x[i].w)};
+      store4(mix.updated + token * width + at, x[i]);
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kMostEach; ++i) {
     const int stream = (first + i * 4 * kThreads) / hidden;
@@ -60,39 +76,58 @@ __global__ void __launch_bounds__(kThreads) norm_and_inject_kernel(const HyperMi
     for (int s = 0; s < kStreams; ++s) part(squares, s) += s == stream ? sum : 0.0F;
   }
   squares = block_sum4(squares, squares_shared);
+  const float4 scale = {inverse_rms(squares.x, hidden, mix.eps), inverse_rms(squares.y, hidden, mix.eps),
+                        inverse_rms(squares.z, hidden, mix.eps), inverse_rms(squares.w, hidden, mix.eps)};
+  if (kRounds && threadIdx.x == 0) store4(scales + token * kStreams, scale);
   float4 products = {0, 0, 0, 0};
 #pragma unroll
   for (int i = 0; i < kMostEach; ++i) {
     const int at = first + i * 4 * kThreads;
     if (at >= width) continue;
     const int stream = at / hidden;
-    const float sum = stream == 0 ? squares.x : stream == 1 ? squares.y : stream == 2 ? squares.z : squares.w;
-    const float scale = inverse_rms(sum, hidden, mix.eps);
+    const float own = stream == 0 ? scale.x : stream == 1 ? scale.y : stream == 2 ? scale.z : scale.w;
     const float4 w = load4(mix.w.norm + at);
-    const float4 y = {x[i].x * scale * (w.x + 1.0F), x[i].y * scale * (w.y + 1.0F), x[i].z * scale * (w.z + 1.0F),
-                      x[i].w * scale * (w.w + 1.0F)};
-    store4(out + at, y);
+    const float4 y = {x[i].x * own * (w.x + 1.0F), x[i].y * own * (w.y + 1.0F), x[i].z * own * (w.z + 1.0F),
+                      x[i].w * own * (w.w + 1.0F)};
+    if constexpr (kRounds) {
+      const __nv_bfloat162 low = __floats2bfloat162_rn(y.x, y.y);
+      const __nv_bfloat162 high = __floats2bfloat162_rn(y.z, y.w);
+      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(normed) + token * width + at) = {pair_of(low.x, low.y),
+                                                                                        pair_of(high.x, high.y)};
+    } else {
+      store4(static_cast<float*>(normed) + token * width + at, y);
+    }
+    if (mix.inject == nullptr) continue;
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) {
       const uint2 row = __ldg(reinterpret_cast<const uint2*>(inject + s * width + at));
       part(products, s) = dot_bf16(row, y, part(products, s));
     }
   }
+  if (mix.inject == nullptr) return;
   products = block_sum4(products, products_shared);
-  if (threadIdx.x == 0) store4(mix.inject + static_cast<int64_t>(blockIdx.x) * kStreams, products);
+  if (threadIdx.x == 0) store4(mix.inject + token * kStreams, products);
 }
 
 }  // namespace
 
 bool takes_norm_and_inject(const HyperMix& mix) {
-  return mix.inject != nullptr && mix.w.inject.format == WeightFormat::kBF16 && mix.streams == kStreams &&
+  return (mix.inject == nullptr || mix.w.inject.format == WeightFormat::kBF16) && mix.streams == kStreams &&
          mix.hidden % 128 == 0 && kStreams * mix.hidden <= 4 * kThreads * kMostEach &&
-         by_fours(4, mix.state, mix.w.norm, mix.w.inject.data, mix.inject);
+         by_fours(4, mix.state, mix.y, mix.w.norm, mix.w.inject.data, mix.inject);
 }
 
 void norm_and_inject(const Context& context, const HyperMix& mix, float* normed) {
   if (context.plans()) return;
-  launch_following(context, norm_and_inject_kernel, dim3(static_cast<unsigned>(mix.tokens)), kThreads, 0, mix, normed);
+  launch_following(context, norm_and_inject_kernel<false>, dim3(static_cast<unsigned>(mix.tokens)), kThreads, 0, mix,
+                   normed, nullptr);
+  TANDEM_CUDA_LAUNCHED("hyper_mix norm");
+}
+
+void norm_and_inject(const Context& context, const HyperMix& mix, uint16_t* normed, float* scales) {
+  if (context.plans()) return;
+  launch_following(context, norm_and_inject_kernel<true>, dim3(static_cast<unsigned>(mix.tokens)), kThreads, 0, mix,
+                   normed, scales);
   TANDEM_CUDA_LAUNCHED("hyper_mix norm");
 }
 

@@ -209,7 +209,7 @@ TEST_F(CudaMixing, AnInjectionGoesIntoTheNextMix) {
     BothWeights in(*card, random.normal_bf16(4 * width, scale), 4, width);
     Array<float> norm(*card, random.normal(width, 0.2F));
     const HyperWeights weights{norm.data(), down.device, up.device, in.device};
-    for (const int64_t tokens : {1, 2, 4, 5, 8}) {
+    for (const int64_t tokens : {1, 2, 4, 5, 8, 9, 130, 300}) {
       SCOPED_TRACE(testing::Message() << tokens << " x " << hidden);
       const auto state = random.normal(tokens * width, 2.0F);
       Array<float> want_state(*card, state), got_state(*card, state), y(*card, random.normal(tokens * hidden)),
