@@ -107,6 +107,59 @@ void bench_layer(Bench& bench, int64_t tokens) {
   bench.buffers.clear();
 }
 
+// A mix between the products that a layer has before and behind it: what is around it hides a part of it.
+void bench_between(Bench& bench, int64_t tokens) {
+  const Context& context = bench.card.context;
+  constexpr int64_t kInner = 6144, kWide = 16384, kWideCopies = 5;
+  std::vector<HyperWeights> hyper;
+  std::vector<Weight> before, behind;
+  for (int64_t c = 0; c < kCopies; ++c) {
+    hyper.push_back({bench.filled(kStreams * kHidden), bench.weight(kRank, kStreams * kHidden),
+                     bench.weight(kStreams * kHidden, kRank), bench.weight(kStreams, kStreams * kHidden)});
+    if (c >= kWideCopies) continue;
+    before.push_back(bench.weight(kHidden, kInner));
+    behind.push_back(bench.weight(kWide, kHidden));
+  }
+  const auto floats = [&](int64_t each) { return bench.filled(tokens * each); };
+  float *state = floats(kStreams * kHidden), *inner = floats(kInner), *y = floats(kHidden), *x = floats(kHidden),
+        *wide = floats(kWide), *inject = floats(kStreams), *next_inject = floats(kStreams);
+  const auto time = [&](bool mixes) {
+    return microseconds(bench.card, [&](int64_t c) {
+      const auto copy = static_cast<size_t>(c % kWideCopies);
+      linear_sum(context, inner, tokens, before[copy], y);
+      if (mixes) {
+        hyper_inject_mix(context, state, y, inject, hyper[static_cast<size_t>(c)], tokens, kStreams, kHidden, kEps, x,
+                         next_inject);
+      }
+      const Ops::Product product{behind[copy], wide};
+      linear_group(context, x, tokens, {&product, 1}, false);
+    });
+  };
+  const double without = time(false);
+  const double with = time(true);
+  std::printf("sum, inject_mix, group %lld: %.2f us, without the mix %.2f: %.2f\n", static_cast<long long>(tokens),
+              with, without, with - without);
+  bench.buffers.clear();
+}
+
+void bench_many(Bench& bench, int64_t tokens) {
+  const Context& context = bench.card.context;
+  const HyperWeights hyper{bench.filled(kStreams * kHidden), bench.weight(kRank, kStreams * kHidden),
+                           bench.weight(kStreams * kHidden, kRank), bench.weight(kStreams, kStreams * kHidden)};
+  const auto floats = [&](int64_t each) { return bench.filled(tokens * each); };
+  float *state = floats(kStreams * kHidden), *y = floats(kHidden), *x = floats(kHidden), *inject = floats(kStreams),
+        *next_inject = floats(kStreams);
+  const double us = microseconds(
+      bench.card,
+      [&](int64_t) {
+        hyper_inject_mix(context, state, y, inject, hyper, tokens, kStreams, kHidden, kEps, x, next_inject);
+      },
+      4);
+  const double flops = 4.0 * static_cast<double>(tokens * kStreams * kHidden * kRank);
+  std::printf("inject_mix %lld: %.1f us, %.0f TFLOP/s\n", static_cast<long long>(tokens), us, flops / us / 1e6);
+  bench.buffers.clear();
+}
+
 void bench_memory(Bench& bench, int64_t tokens) {
   const Context& context = bench.card.context;
   constexpr int64_t kWidth = kStreams * kHidden;
@@ -151,7 +204,9 @@ int main() {
   tandem::ops::cuda::Bench bench;
   for (const int64_t tokens : {1, 4, 8}) {
     tandem::ops::cuda::bench_layer(bench, tokens);
+    tandem::ops::cuda::bench_between(bench, tokens);
     tandem::ops::cuda::bench_memory(bench, tokens);
   }
+  for (const int64_t tokens : {512, 4096}) tandem::ops::cuda::bench_many(bench, tokens);
   return 0;
 }
