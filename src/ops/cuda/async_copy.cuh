@@ -1,7 +1,18 @@
-// Groups of asynchronous copies to shared memory (cp.async): what a thread asked for since the last group, and waiting.
+// Asynchronous copies to shared memory (cp.async), and groups of them: what a thread asked for since the last group,
+// and waiting.
 #pragma once
 
+#include <cstdint>
+
 namespace tandem::ops::cuda {
+
+__device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// Copies the first `bytes` of 16, and writes zeros behind them.
+__device__ __forceinline__ void copy_16_of(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

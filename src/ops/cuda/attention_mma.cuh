@@ -1,9 +1,10 @@
-// Tensor-core and copy instructions of attention's kernels, and where their operands lie in shared memory.
+// What attention's kernels ask of the tensor cores and of copies, and where their operands lie in shared memory.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/tensor_cores.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -16,20 +17,9 @@ __device__ __forceinline__ int swizzled(int row, int chunk) {
   return row * kChunks + (chunk ^ ((row / rows_a_line) & mask));
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// Copies the first `bytes` of 16, and writes zeros behind them.
-__device__ __forceinline__ void copy_16_of(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
 // Copies 16 bytes, or writes zeros where not `valid`.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool valid) {
   copy_16_of(to, from, valid ? 16 : 0);
-}
-__device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void copy_8(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
@@ -40,19 +30,6 @@ __device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
 // c += a b of one m16n8k16 product in BF16. Lane l holds of a the rows l / 4 and l / 4 + 8 at inputs 2 (l % 4) + {0, 1}
 // and 8 more; of b column l / 4 at the same inputs; of c rows as of a at columns 2 (l % 4) + {0, 1}.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -61,12 +38,6 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
 }
 
 // 2^x; exactly 1 at 0 and 0 at minus infinity.

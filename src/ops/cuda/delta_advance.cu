@@ -122,8 +122,8 @@ __device__ inline void copy_values(float* values, const float* from, int64_t str
   constexpr int kPieces = kChunkColumns / 4;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kChunk * kPieces; i += kThreads) {
-    copy_sixteen(values + i / kPieces * kValueStride + 4 * (i % kPieces),
-                 from + i / kPieces * stride + 4 * (i % kPieces));
+    copy_16(shared_address(values + i / kPieces * kValueStride + 4 * (i % kPieces)),
+            from + i / kPieces * stride + 4 * (i % kPieces));
   }
 }
 template <int kKeyBuffers>
@@ -134,7 +134,7 @@ __device__ inline void copy_query_side(Shared<kKeyBuffers>& shared, const ChunkK
   copy_tile<kChunk, kThreads>(shared.inverse[0], head.inverse[0][0], kChunk);
   copy_tile<kChunk, kThreads>(shared.inverse[1], head.inverse[1][0], kChunk);
   if (threadIdx.x < 3 * kChunk / 4)
-    copy_sixteen(&shared.factors[parity][0][0] + 4 * threadIdx.x, head.beta + 4 * threadIdx.x);
+    copy_16(shared_address(&shared.factors[parity][0][0] + 4 * threadIdx.x), head.beta + 4 * threadIdx.x);
   commit_copies();
 }
 template <int kKeyBuffers>

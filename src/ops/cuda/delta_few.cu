@@ -21,6 +21,7 @@
 #include "ops/cuda/dense.h"
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/lanes.cuh"
+#include "ops/cuda/tensor_cores.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -76,10 +77,6 @@ struct Shared {
 // Of memory that this kernel may read before the launches before it have ended.
 __device__ inline float2 load2_early(const float* p) {
   return __ldcg(reinterpret_cast<const float2*>(p));
-}
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
 template <int kBytes>

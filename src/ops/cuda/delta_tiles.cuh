@@ -14,41 +14,27 @@ __device__ inline int tile_offset(int row, int piece) {  // in values
   return row * kWidth + 8 * (piece ^ (row & 7));
 }
 
-// Copies 16 bytes to shared memory, asynchronously.
-__device__ inline void copy_sixteen(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
-}
-
 // Copies `rows` rows from contiguous memory, asynchronously, with a block of kThreads.
 template <int kWidth, int kThreads>
 __device__ inline void copy_tile(__nv_bfloat16* tile, const __nv_bfloat16* from, int rows) {
   constexpr int kPieces = kWidth / 8;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += kThreads) {
-    copy_sixteen(tile + tile_offset<kWidth>(i / kPieces, i % kPieces), from + 8 * i);
+    copy_16(shared_address(tile + tile_offset<kWidth>(i / kPieces, i % kPieces)), from + 8 * i);
   }
 }
 
 struct Quad {
   uint32_t r[4];
 };
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ inline Quad load_matrices(const __nv_bfloat16* row) {
+__device__ inline Quad load_quad(const __nv_bfloat16* row) {
   Quad q;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(q.r[0]), "=r"(q.r[1]), "=r"(q.r[2]), "=r"(q.r[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
-               : "memory");
+  load_matrices(q.r, shared_address(row));
   return q;
 }
-__device__ inline Quad load_matrices_transposed(const __nv_bfloat16* row) {
+__device__ inline Quad load_transposed_quad(const __nv_bfloat16* row) {
   Quad q;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(q.r[0]), "=r"(q.r[1]), "=r"(q.r[2]), "=r"(q.r[3])
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
-               : "memory");
+  load_transposed(q.r, shared_address(row));
   return q;
 }
 
@@ -57,24 +43,24 @@ __device__ inline Quad load_matrices_transposed(const __nv_bfloat16* row) {
 template <int kWidth>
 __device__ inline Quad rows_as_columns(const __nv_bfloat16* tile, int row, int at) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  return load_matrices(tile + tile_offset<kWidth>(row + lane / 16 * 8 + lane % 8, at / 8 + lane / 8 % 2));
+  return load_quad(tile + tile_offset<kWidth>(row + lane / 16 * 8 + lane % 8, at / 8 + lane / 8 % 2));
 }
 // As B, of the tile's rows [row, row + 16) as inputs and its values [at, at + 16) as columns.
 template <int kWidth>
 __device__ inline Quad rows_as_inputs(const __nv_bfloat16* tile, int row, int at) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  return load_matrices_transposed(tile + tile_offset<kWidth>(row + lane / 8 % 2 * 8 + lane % 8, at / 8 + lane / 16));
+  return load_transposed_quad(tile + tile_offset<kWidth>(row + lane / 8 % 2 * 8 + lane % 8, at / 8 + lane / 16));
 }
 // As A, of the tile's rows [row, row + 16) and its values [at, at + 16) as inputs.
 template <int kWidth>
 __device__ inline Quad rows_as_rows(const __nv_bfloat16* tile, int row, int at) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  return load_matrices(tile + tile_offset<kWidth>(row + lane / 8 % 2 * 8 + lane % 8, at / 8 + lane / 16));
+  return load_quad(tile + tile_offset<kWidth>(row + lane / 8 % 2 * 8 + lane % 8, at / 8 + lane / 16));
 }
 
 // Columns [8 * half, 8 * half + 8) of a B of sixteen.
 __device__ inline void mma_quad(float (&c)[4], const Quad& a, const Quad& b, int half) {
-  mma_bf16(c, a.r[0], a.r[1], a.r[2], a.r[3], b.r[2 * half], b.r[2 * half + 1]);
+  multiply_bf16(c, a.r[0], a.r[1], a.r[2], a.r[3], b.r[2 * half], b.r[2 * half + 1]);
 }
 
 // FP32 sums of two neighbouring tiles of eight columns, as A of sixteen inputs.

@@ -22,12 +22,6 @@ __device__ inline float f16_bits_to_float(uint16_t bits) {
 __device__ inline float round_to_bf16(float value) {
   return __bfloat162float(__float2bfloat16_rn(value));
 }
-// Two values as BF16 in one register, `low` in the lower half.
-__device__ inline uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // The code's bits at their places in a half make code * 2^-8, subnormals too.
 __device__ inline float e4m3_to_float(uint32_t code) {
   const uint32_t half = (code & 0x80) << 8 | (code & 0x7f) << 7;

@@ -96,8 +96,8 @@ struct Format<WeightFormat::kBF16, 0, kBytes> : InOrder {
   __device__ static int input(int l, int e, int half) { return 8 * (4 * e + l) + 4 * half; }
   __device__ static void multiply(const Arguments&, const Step& w, const uint2* b, const Offsets&, int,
                                   float (&sum)[4]) {
-    mma(sum, w.codes[0].x, w.codes[1].x, w.codes[0].y, w.codes[1].y, b[0].x, b[0].y);
-    mma(sum, w.codes[0].z, w.codes[1].z, w.codes[0].w, w.codes[1].w, b[1].x, b[1].y);
+    multiply_bf16(sum, w.codes[0].x, w.codes[1].x, w.codes[0].y, w.codes[1].y, b[0].x, b[0].y);
+    multiply_bf16(sum, w.codes[0].z, w.codes[1].z, w.codes[0].w, w.codes[1].w, b[1].x, b[1].y);
   }
 };
 
@@ -117,7 +117,7 @@ __device__ inline void multiply_bytes(const uint4 (&codes)[2], const uint2* b, f
     uint32_t odd[2];
     decode(first[i], even[0], odd[0]);
     decode(second[i], even[1], odd[1]);
-    mma(sum, even[0], even[1], odd[0], odd[1], b[i].x, b[i].y);
+    multiply_bf16(sum, even[0], even[1], odd[0], odd[1], b[i].x, b[i].y);
   }
 }
 struct DecodeE4m3 {
@@ -219,7 +219,7 @@ struct LaneInts : InOrder {
     if constexpr (kProduct < kUnitProducts) {
       constexpr uint32_t kFirst = bf16_pair(0x8000) | kIntLaneOnes<kBits, 2 * kProduct>;
       constexpr uint32_t kSecond = bf16_pair(0x8000) | kIntLaneOnes<kBits, 2 * kProduct + 1>;
-      mma(sum, kFirst, kFirst, kSecond, kSecond, b[kProduct].x, b[kProduct].y);
+      multiply_bf16(sum, kFirst, kFirst, kSecond, kSecond, b[kProduct].x, b[kProduct].y);
       add_negative<kProduct + 1>(b, sum);
     }
   }

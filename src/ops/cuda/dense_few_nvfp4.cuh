@@ -120,8 +120,8 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
                             : kBlock / 2 == 1 ? codes[1].y
                             : kBlock / 2 == 2 ? codes[1].z
                                               : codes[1].w;
-    mma(sum, e2m1_lane_pair<kPair>(first), e2m1_lane_pair<kPair>(second), e2m1_lane_pair<kPair + 1>(first),
-        e2m1_lane_pair<kPair + 1>(second), b.x, b.y);
+    multiply_bf16(sum, e2m1_lane_pair<kPair>(first), e2m1_lane_pair<kPair>(second), e2m1_lane_pair<kPair + 1>(first),
+                  e2m1_lane_pair<kPair + 1>(second), b.x, b.y);
   }
 
   template <int kPhase, int kSlot>

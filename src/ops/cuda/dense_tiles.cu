@@ -29,17 +29,6 @@ __device__ inline uint32_t place(int line, int chunk) {
   return static_cast<uint32_t>(line * 64 + ((chunk ^ (line >> 1 & 3)) << 4));
 }
 
-// Copies `bytes` (0 to 16) and fills up with zeros.
-__device__ inline void copy_async(uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ inline void load_matrices(uint32_t from, uint32_t (&out)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(from)
-               : "memory");
-}
-
 // One stage's lines of one side: two 16-byte copies a thread.
 __device__ inline void copy_lines(uint32_t to, const uint16_t* from, int64_t stride, int64_t first, int64_t lines,
                                   int64_t input, int64_t inputs) {
@@ -52,7 +41,7 @@ __device__ inline void copy_lines(uint32_t to, const uint16_t* from, int64_t str
     const bool inside = first + line < lines && at < inputs;
     const int64_t left = inputs - at;
     const uint16_t* source = inside ? from + (first + line) * stride + at : from;
-    copy_async(to + place(line, chunk), source, inside ? static_cast<int>(left < 8 ? left * 2 : 16) : 0);
+    copy_16_of(to + place(line, chunk), source, inside ? static_cast<int>(left < 8 ? left * 2 : 16) : 0);
   }
 }
 
@@ -65,17 +54,17 @@ __device__ inline void multiply_stage(uint32_t x_lines, uint32_t w_lines, int wa
     uint32_t w[2][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      load_matrices(x_lines + place(warp_column + 16 * i + lane % 16, 2 * k + lane / 16), x[i]);
+      load_matrices(x[i], x_lines + place(warp_column + 16 * i + lane % 16, 2 * k + lane / 16));
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      load_matrices(w_lines + place(warp_row + 16 * j + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2), w[j]);
+      load_matrices(w[j], w_lines + place(warp_row + 16 * j + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        mma(sum[i][j], x[i][0], x[i][1], x[i][2], x[i][3], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
+        multiply_bf16(sum[i][j], x[i][0], x[i][1], x[i][2], x[i][3], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
       }
     }
   }

@@ -420,7 +420,7 @@ __device__ inline void add_products(Sums& sums, const Operands (&operands)[2], u
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t(&a)[4] = operands[i / 2][i % 2];
-      dense::mma(sums[i % 2][n], a[0], a[1], a[2], a[3], b[i / 2 * 2], b[i / 2 * 2 + 1]);
+      multiply_bf16(sums[i % 2][n], a[0], a[1], a[2], a[3], b[i / 2 * 2], b[i / 2 * 2 + 1]);
     }
   }
 }

@@ -17,7 +17,7 @@
 #include "ops/cuda/hyper_quick.cuh"
 #include "ops/cuda/lanes.cuh"
 #include "ops/cuda/mailbox.cuh"
-#include "ops/cuda/state_mma.cuh"
+#include "ops/cuda/tensor_cores.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -64,8 +64,8 @@ __device__ inline Rows load_rows(const uint16_t* low, const uint16_t* high) {
   return {__ldg(reinterpret_cast<const uint4*>(low)), __ldg(reinterpret_cast<const uint4*>(high))};
 }
 __device__ inline void multiply_window(const Rows& rows, uint4 column, float (&sum)[4]) {
-  mma_bf16(sum, rows.low.x, rows.high.x, rows.low.y, rows.high.y, column.x, column.y);
-  mma_bf16(sum, rows.low.z, rows.high.z, rows.low.w, rows.high.w, column.z, column.w);
+  multiply_bf16(sum, rows.low.x, rows.high.x, rows.low.y, rows.high.y, column.x, column.y);
+  multiply_bf16(sum, rows.low.z, rows.high.z, rows.low.w, rows.high.w, column.z, column.w);
 }
 // The sums of a warp's chains into [row][column].
 __device__ inline void store_sums(const float (&sums)[4][4], float (*to)[kColumns]) {
@@ -87,27 +87,6 @@ __device__ inline uint2 nearest(float4 x) {
 __device__ inline float4 missing(float4 x, uint2 nearest) {
   return {x.x - __uint_as_float(nearest.x << 16), x.y - __uint_as_float(nearest.x & 0xffff0000U),
           x.z - __uint_as_float(nearest.y << 16), x.w - __uint_as_float(nearest.y & 0xffff0000U)};
-}
-
-// The sum over the warp of each of kCount values, of value lane / (32 / kCount): the tree of warp_sum, of which a lane
-// follows one value's branch alone where it can.
-template <int kCount, int kDistance = 16>
-__device__ inline float sum_of_warp(float (&values)[kCount]) {
-  if constexpr (kDistance == 0) {
-    return values[0];
-  } else if constexpr (kCount == 1) {
-    values[0] += __shfl_xor_sync(kWholeWarp, values[0], kDistance);
-    return sum_of_warp<1, kDistance / 2>(values);
-  } else {
-    const bool upper = (threadIdx.x & kDistance) != 0;
-    float halves[kCount / 2];
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i) {
-      const float given = upper ? values[i] : values[i + kCount / 2];
-      halves[i] = (upper ? values[i + kCount / 2] : values[i]) + __shfl_xor_sync(kWholeWarp, given, kDistance);
-    }
-    return sum_of_warp<kCount / 2, kDistance / 2>(halves);
-  }
 }
 
 // Four places of one stream, of all columns. Columns that are not there are the last one again, so that all loads are

@@ -13,7 +13,7 @@
 #include "ops/cuda/hyper_norm.cuh"
 #include "ops/cuda/hyper_quick.cuh"
 #include "ops/cuda/lanes.cuh"
-#include "ops/cuda/state_mma.cuh"
+#include "ops/cuda/tensor_cores.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -53,15 +53,6 @@ __global__ void __launch_bounds__(kThreads) silu_rounded_kernel(const float* low
 __device__ inline uint32_t place(int line, int chunk) {
   return static_cast<uint32_t>(line * 64 + ((chunk ^ (line >> 1 & 3)) << 4));
 }
-__device__ inline void load_matrices(uint32_t from, uint32_t (&out)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(from)
-               : "memory");
-}
-__device__ inline void copy_sixteen(uint32_t to, const uint16_t* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
 
 // 16 bytes of two lines of each side a thread: lines of tokens, then of rows, whose place is the line's behind those of
 // 32 a stream. Tokens behind the last are that one again.
@@ -84,11 +75,11 @@ struct Lines {
   }
   __device__ void copy_rows(uint32_t stage, int input) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) copy_sixteen(stage + kTokens * kStep * 2 + to[i], rows[i] + input);
+    for (int i = 0; i < 2; ++i) copy_16(stage + kTokens * kStep * 2 + to[i], rows[i] + input);
   }
   __device__ void copy_tokens(uint32_t stage, int input) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) copy_sixteen(stage + to[i], tokens[i] + input);
+    for (int i = 0; i < 2; ++i) copy_16(stage + to[i], tokens[i] + input);
   }
 };
 
@@ -102,18 +93,18 @@ __device__ inline void multiply_stage(uint32_t tokens, uint32_t rows, int warp_t
     uint32_t x[4][4];
     uint32_t w[2][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) load_matrices(tokens + place(warp_token + 16 * i + lane % 16, 2 * k + lane / 16), x[i]);
+    for (int i = 0; i < 4; ++i) load_matrices(x[i], tokens + place(warp_token + 16 * i + lane % 16, 2 * k + lane / 16));
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int line = (2 * j + lane / 16) * kPlaces + warp_place + lane % 8;
-      load_matrices(rows + place(line, 2 * k + lane / 8 % 2), w[j]);
+      load_matrices(w[j], rows + place(line, 2 * k + lane / 8 % 2));
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int s = 0; s < kStreams; ++s) {
-        mma_bf16(sums[i / 2][i % 2][s], x[i][0], x[i][1], x[i][2], x[i][3], w[s / 2][s % 2 * 2],
-                 w[s / 2][s % 2 * 2 + 1]);
+        multiply_bf16(sums[i / 2][i % 2][s], x[i][0], x[i][1], x[i][2], x[i][3], w[s / 2][s % 2 * 2],
+                      w[s / 2][s % 2 * 2 + 1]);
       }
     }
   }

@@ -3,7 +3,7 @@
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/hyper_norm.cuh"
 #include "ops/cuda/lanes.cuh"
-#include "ops/cuda/state_mma.cuh"
+#include "ops/cuda/tensor_cores.cuh"
 
 namespace tandem::ops::cuda {
 

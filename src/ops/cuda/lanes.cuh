@@ -57,6 +57,26 @@ __device__ inline float warp_sum(float x) {
   for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(kWholeWarp, x, distance);
   return x;
 }
+// The sum over the warp of each of kCount values, of value lane / (32 / kCount): the tree of warp_sum, of which a lane
+// follows one value's branch alone where it can.
+template <int kCount, int kDistance = 16>
+__device__ inline float sum_of_warp(float (&values)[kCount]) {
+  if constexpr (kDistance == 0) {
+    return values[0];
+  } else if constexpr (kCount == 1) {
+    values[0] += __shfl_xor_sync(kWholeWarp, values[0], kDistance);
+    return sum_of_warp<1, kDistance / 2>(values);
+  } else {
+    const bool upper = (threadIdx.x & kDistance) != 0;
+    float halves[kCount / 2];
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      const float given = upper ? values[i] : values[i + kCount / 2];
+      halves[i] = (upper ? values[i + kCount / 2] : values[i]) + __shfl_xor_sync(kWholeWarp, given, kDistance);
+    }
+    return sum_of_warp<kCount / 2, kDistance / 2>(halves);
+  }
+}
 // The same of a pair; the shuffles overlap.
 __device__ inline float2 warp_sum(float2 x) {
 #pragma unroll
