@@ -52,17 +52,30 @@ __device__ inline float load_scale(const void* scales, ScaleType type, int64_t i
   return type == ScaleType::kBF16 ? bf16_bits_to_float(bits) : f16_bits_to_float(bits);
 }
 
-__device__ inline float finish_sum(const Weight& w, int64_t row, float sum) {
-  switch (w.format) {
-    case WeightFormat::kFp8Row:
-      return sum * load_scale(w.scales, w.scale_type, row);
-    case WeightFormat::kFp8Tensor:
-      return sum * w.scale;
-    case WeightFormat::kNvfp4:
-      return w.divides ? sum / w.scale : sum * w.scale;
-    default:
-      return sum;
+// What scales a whole row or tensor: fetched by itself where the sum is still to come.
+struct RowScale {
+  float scale = 1.0F;
+  bool divides = false;
+  __device__ RowScale(const Weight& w, int64_t row) {
+    switch (w.format) {
+      case WeightFormat::kFp8Row:
+        scale = load_scale(w.scales, w.scale_type, row);
+        break;
+      case WeightFormat::kFp8Tensor:
+        scale = w.scale;
+        break;
+      case WeightFormat::kNvfp4:
+        scale = w.scale;
+        divides = w.divides;
+        break;
+      default:
+        break;
+    }
   }
+  __device__ float finish(float sum) const { return divides ? sum / scale : sum * scale; }
+};
+__device__ inline float finish_sum(const Weight& w, int64_t row, float sum) {
+  return RowScale(w, row).finish(sum);
 }
 
 constexpr int int_bits(WeightFormat format) {

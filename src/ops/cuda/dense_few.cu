@@ -130,7 +130,6 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
       __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);  // known to be the same in all lanes
   const int lane = lane_number();
   const Share share = share_of(p, cluster_index);
-  const auto cluster = cooperative_groups::this_cluster();
   extern __shared__ __align__(128) uint8_t shared[];
   uint8_t* ring = shared + warp * (kRingSlots * R::kSlotBytes);
   const int bits = column_bits(p.product.tokens);
@@ -187,8 +186,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
       meeting.leave(tile);
     }
   }
-  cluster.sync();
-  finish_tiles(p, share, reinterpret_cast<const float*>(arrived), F::kUnit);
+  finish_tiles(p, share, meeting, reinterpret_cast<const float*>(arrived), F::kUnit);
 }
 
 int ceil_div(int64_t a, int64_t b) {

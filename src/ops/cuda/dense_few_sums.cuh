@@ -27,11 +27,18 @@ struct Owner {
 };
 
 constexpr uint32_t kPlaces = 4;  // for sums of groups of tiles
-constexpr int kBarrierBytes = 64;
+constexpr int kBarrierBytes = 16 * (kPlaces + 1);
 constexpr int kWarpFloats = 8 * kTileRows;  // of a group: of eight tiles and a column, or of one and eight
 
 __host__ __device__ constexpr int meeting_bytes(int warps) {
   return kBarrierBytes + static_cast<int>(kPlaces * sizeof(float)) * warps * kWarpFloats;
+}
+
+// How many of the cluster's tiles of rows the block writes the results of.
+__device__ inline int owned_tiles(const Arguments& p, const Share& share) {
+  const int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
+  const int tiles = p.product.paired ? share.tiles / 2 : share.tiles;
+  return tiles > rank ? (tiles - rank + p.cut.splits - 1) >> p.cut.split_bits : 0;
 }
 
 // Where the sums of a block's warps meet. Tiles come in groups of as many as have a quadruple of sums for each lane of
@@ -59,7 +66,21 @@ class Meeting {
       set_up(left_at(i), p_.cut.warps);
       set_up(free_at(i), 1);
     }
+    set_up(arrival(), 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    const int tiles = owned_tiles(p_, share_) * (p_.product.paired ? 2 : 1) * p_.cut.splits;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival()),
+                 "r"(tiles * kTileRows * static_cast<int>(sizeof(float)) << bits())
+                 : "memory");
+  }
+
+  // Until all sums of the block's tiles are there, from all blocks of the cluster. Nothing is written to its shared
+  // memory later, so that it may end.
+  __device__ void await_arrival() const {
+    asm volatile(
+        "{.reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0; "
+        "@!done bra again;}" ::"r"(arrival())
+        : "memory");
   }
 
   __device__ void begin_pass(int pass) {
@@ -100,6 +121,7 @@ class Meeting {
   __device__ uint32_t number_of(int group) const { return before_ + static_cast<uint32_t>(group); }  // of all passes
   __device__ uint32_t left_at(uint32_t number) const { return barriers_ + 16 * (number % kPlaces); }
   __device__ uint32_t free_at(uint32_t number) const { return left_at(number) + 8; }
+  __device__ uint32_t arrival() const { return barriers_ + 16 * kPlaces; }
   __device__ float* parts_of(uint32_t number) const {
     return parts_ + static_cast<int>(number % kPlaces) * p_.cut.warps * kWarpFloats;
   }
@@ -148,12 +170,20 @@ class Meeting {
     if (pass_ + 1 < p_.cut.passes) {
       *own = sum;
     } else {
-      const auto cluster = cooperative_groups::this_cluster();
       const Owner owner(tile, p_.cut.split_bits, p_.product.paired);
-      const int rank = static_cast<int>(cluster.block_rank());
-      float4* there = cluster.map_shared_rank(arrived_, owner.rank);
-      there[((owner.place << p_.cut.split_bits) + rank << quads) + place] = sum;
+      const int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
+      const float4* to = arrived_ + (((owner.place << p_.cut.split_bits) + rank << quads) + place);
+      send(static_cast<uint32_t>(__cvta_generic_to_shared(to)), owner.rank, sum);
     }
+  }
+
+  // To the same place in another block of the cluster, which learns of it by its barrier: no fence is needed.
+  __device__ void send(uint32_t to, int rank, const float4& sum) const {
+    asm volatile(
+        "{.reg .b32 there, barrier; mapa.shared::cluster.u32 there, %0, %2; mapa.shared::cluster.u32 barrier, %1, %2; "
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [barrier];}" ::"r"(to),
+        "r"(arrival()), "r"(rank), "f"(sum.x), "f"(sum.y), "f"(sum.z), "f"(sum.w)
+        : "memory");
   }
 
   const Arguments& p_;
@@ -180,15 +210,17 @@ __device__ inline float2 add_splits(const float* arrived, int splits, int each, 
   return make_float2(lower * unit, upper * unit);
 }
 
-// Writes the results of this block's tiles of the cluster's.
-__device__ inline void finish_tiles(const Arguments& p, const Share& share, const float* arrived, float unit) {
+// Writes the results of this block's tiles of the cluster's once their sums are there, for which a thread of every
+// block waits that gets any.
+template <int kBits>
+__device__ inline void finish_tiles(const Arguments& p, const Share& share, const Meeting<kBits>& meeting,
+                                    const float* arrived, float unit) {
   const Product& product = p.product;
   const int bits = column_bits(product.tokens);
   const int each = kTileRows << bits;
   const int splits = p.cut.splits;
   const int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
-  const int tiles = product.paired ? share.tiles / 2 : share.tiles;  // of rows
-  const int mine = tiles > rank ? (tiles - rank + splits - 1) >> p.cut.split_bits : 0;
+  const int mine = owned_tiles(p, share);
   for (int i = static_cast<int>(threadIdx.x); i < mine * each; i += static_cast<int>(blockDim.x)) {
     const int tile = i >> (4 + bits);
     const int column = i / kTileRows & ((1 << bits) - 1);
@@ -196,18 +228,21 @@ __device__ inline void finish_tiles(const Arguments& p, const Share& share, cons
     const int64_t row = share.first_row + ((tile << p.cut.split_bits) + rank) * kTileRows + in_tile;
     if (row >= product.w.rows || column >= product.tokens) continue;
     const float* from = arrived + tile * splits * each * (product.paired ? 2 : 1) + (in_tile << bits) + column;
-    const float2 half = add_splits(from, splits, each, unit);
     const int64_t to = column * product.w.rows + row;
+    const RowScale scale(product.w, row);
+    const RowScale up_scale(product.paired ? product.up : product.w, row);
+    meeting.await_arrival();
+    const float2 half = add_splits(from, splits, each, unit);
     if (product.paired) {
       const float2 up = add_splits(from + splits * each, splits, each, unit);
-      product.y[to] = silu(finish_sum(product.w, row, half.x + half.y)) * finish_sum(product.up, row, up.x + up.y);
+      product.y[to] = silu(scale.finish(half.x + half.y)) * up_scale.finish(up.x + up.y);
     } else if (product.add_halves) {
-      product.y[to] = finish_sum(product.w, row, half.x) + finish_sum(product.w, row, half.y);
+      product.y[to] = scale.finish(half.x) + scale.finish(half.y);
     } else if (product.upper == nullptr) {
-      product.y[to] = finish_sum(product.w, row, half.x + half.y);
+      product.y[to] = scale.finish(half.x + half.y);
     } else {
-      product.y[to] = finish_sum(product.w, row, half.x);
-      product.upper[to] = finish_sum(product.w, row, half.y);
+      product.y[to] = scale.finish(half.x);
+      product.upper[to] = scale.finish(half.y);
     }
   }
 }
