@@ -185,6 +185,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
       sums_of_tile.store(lane, bits, meeting.place_of(tile));
       meeting.leave(tile);
     }
+    meeting.end_pass();
   }
   finish_tiles(p, share, meeting, reinterpret_cast<const float*>(arrived), F::kUnit);
 }

@@ -106,16 +106,23 @@ class Meeting {
     const int group = tile >> group_bits();
     __syncwarp();
     if (lane_ == 0) arrive(left_at(number_of(group)));
-    // The last group's sums are waited for at once.
+    const int until = last && !kLastApart ? group : group - 1;  // the last group's sums are waited for at once
 #pragma unroll 1
-    for (int next = group > 0 ? group - 1 : group; next <= (last ? group : group - 1); ++next) {
+    for (int next = group > 0 ? group - 1 : group; next <= until; ++next) {
       if (until_own_-- > 0) continue;
       until_own_ = p_.cut.warps - 1;
-      add_own(next);
+      add_group<2>(next);
     }
+  }
+  // Behind the tiles of a pass.
+  __device__ void end_pass() const {
+    if (kLastApart && warp_ == 0) add_group<5>(share_.tiles - 1 >> group_bits());
   }
 
  private:
+  // The last group is added behind the loop over tiles where that has no registers to spare.
+  static constexpr bool kLastApart = kBits >= 2;
+
   __device__ int bits() const { return kBits >= 0 ? kBits : bits_; }
   __device__ int group_bits() const { return 3 - bits(); }
   __device__ uint32_t number_of(int group) const { return before_ + static_cast<uint32_t>(group); }  // of all passes
@@ -139,16 +146,19 @@ class Meeting {
         : "memory");
   }
 
-  __device__ void add_own(int group) const {
+  // kAhead: the sums of so many warps are read at once.
+  template <int kAhead>
+  __device__ void add_group(int group) const {
     const uint32_t number = number_of(group);
     await(left_at(number), number / kPlaces);
-    add(group, reinterpret_cast<const float4*>(parts_of(number)));
+    add<kAhead>(group, reinterpret_cast<const float4*>(parts_of(number)));
     __syncwarp();
     if (lane_ == 0) arrive(free_at(number));
   }
 
   // Adds the warps' sums of a group, in order of the inputs: into `sums` while passes follow, else on their way to the
   // tiles' owners, [tiles of the owner, splits, 16 rows, columns].
+  template <int kAhead>
   __device__ void add(int group, const float4* parts) const {
     const int quads = 2 + bits();  // the logarithm of a tile's quadruples
     const int in_group = lane_ >> quads;
@@ -159,7 +169,7 @@ class Meeting {
     const float4* from = parts + (in_group * warps << quads) + place;
     float4* own = sums_ + (tile << quads) + place;
     float4 sum = pass_ == 0 ? make_float4(0, 0, 0, 0) : *own;
-#pragma unroll 2
+#pragma unroll(kAhead)
     for (int warp = 0; warp < warps; ++warp) {
       const float4 part = from[warp << quads];
       sum.x += part.x;
