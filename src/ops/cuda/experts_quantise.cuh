@@ -26,11 +26,10 @@ __device__ inline uint32_t lanes_max(uint32_t x) {
 }
 
 // x / step rounded to a whole number, where x / step is itself rounded first, as divisions are: `about` is the quotient
-// up to a few units in its last place, and only where it is close to the middle of two whole numbers is it divided.
-__device__ inline float rounded_quotient(float about, float x, float step) {
+// up to `error`, and only where it is close to the middle of two whole numbers is it divided.
+__device__ inline float rounded_quotient(float about, float x, float step, float error) {
   const float whole = rintf(about);
-  constexpr float kDoubtful = 0.5F - 0x1p-13F;  // about is below 2^7, its error below 2^-15
-  return fabsf(about - whole) < kDoubtful ? whole : rintf(__fdiv_rn(x, step));
+  return fabsf(about - whole) < 0.5F - error ? whole : rintf(__fdiv_rn(x, step));
 }
 
 // The scale of a block of 16, from the bits of its largest magnitude.
@@ -53,7 +52,8 @@ __device__ inline int nvfp4_value(float x, const Nvfp4Step& by) {
   const float a = fminf(fabsf(x) * by.inverse, 6.0F);
   // Steps of A: 1 below 4, 2 below 8, then 4; ties to even. At 2 and 4 either unit gives the same.
   const float unit = a < 2.0F ? 2.0F : a < 4.0F ? 1.0F : 0.5F;
-  const float steps = rounded_quotient(a * unit, fabsf(x) * unit, by.step);
+  // Below 2^3, with an error of three halves of 2^-23 of itself.
+  const float steps = rounded_quotient(a * unit, fabsf(x) * unit, by.step, 0x1p-18F);
   const int magnitude = static_cast<int>(fminf(steps * (2.0F / unit), 12.0F));
   return x < 0 ? -magnitude : magnitude;
 }
@@ -77,7 +77,7 @@ __device__ inline Int8Step int8_step(uint32_t largest) {
 }
 __device__ inline int int8_value(float x, const Int8Step& by) {
   if (by.step == 0.0F) return 0;
-  return static_cast<int>(fminf(fmaxf(rounded_quotient(x * by.inverse, x, by.step), -127.0F), 127.0F));
+  return static_cast<int>(fminf(fmaxf(rounded_quotient(x * by.inverse, x, by.step, 0x1p-13F), -127.0F), 127.0F));
 }
 
 __device__ inline uint32_t largest_bits(float4 x) {
@@ -113,30 +113,37 @@ __device__ inline uint32_t nvfp4_value_quickly(float x, const Nvfp4Step& by, boo
   const float a = fminf(fabsf(x) * by.inverse, 6.0F);
   const float c = __uint_as_float((__float_as_uint(fmaxf(a, 1.0F)) & kInfinityBits) + (22U << 23));
   const float rounded = __fsub_rn(__fadd_rn(a, c), c);
-  // Half a step is c * 2^-24. The error of a is some 2^-22 of it.
-  doubtful = doubtful || !(fabsf(__fsub_rn(a, rounded)) < c * (0x1p-24F - 0x1p-36F));
+  // Half a step is c * 2^-24, and an eighth of a at least, whose error is three halves of 2^-23 of it. Doubts are rare:
+  // what resolves them takes microseconds, for nearly always its instructions are far away.
+  doubtful = doubtful || !(fabsf(__fsub_rn(a, rounded)) < c * (0x1p-24F - 0x1p-42F));
   return __float_as_uint(fmaf(copysignf(rounded, x), 2.0F, 0x1.8p23F));
+}
+// The bytes A of 4 * kWords values.
+template <int kWords>
+__device__ inline void nvfp4_words(const float (&x)[4 * kWords], const Nvfp4Step& step, uint32_t (&words)[kWords]) {
+  uint32_t values[4 * kWords];
+  bool doubtful = false;
+#pragma unroll
+  for (int i = 0; i < 4 * kWords; ++i) values[i] = nvfp4_value_quickly(x[i], step, doubtful);
+  if (doubtful) {
+#pragma unroll
+    for (int i = 0; i < 4 * kWords; ++i) values[i] = static_cast<uint32_t>(nvfp4_value(x[i], step));
+  }
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    words[w] = __byte_perm(__byte_perm(values[4 * w], values[4 * w + 1], 0x0040),
+                           __byte_perm(values[4 * w + 2], values[4 * w + 3], 0x0040), 0x5410);
+  }
 }
 // Two lanes that stand side by side have a block of 16 inputs, eight each, of which this lane's are half `half` of the
 // column's. False where a value is not finite.
 __device__ inline bool store_half(float4 low, float4 high, float input_scale, int half, Nvfp4Inputs* column) {
   const uint32_t largest = lanes_max<2>(max(largest_bits(low), largest_bits(high)));
   const Nvfp4Step step = nvfp4_step(largest, input_scale);
-  const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  uint32_t values[8];
-  bool doubtful = false;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = nvfp4_value_quickly(x[i], step, doubtful);
-  if (doubtful) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = static_cast<uint32_t>(nvfp4_value(x[i], step));
-  }
-  const auto bytes = [&](int i) {
-    return __byte_perm(__byte_perm(values[i], values[i + 1], 0x0040), __byte_perm(values[i + 2], values[i + 3], 0x0040),
-                       0x5410);
-  };
+  uint32_t words[2];
+  nvfp4_words<2>({low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, step, words);
   const int64_t block = half / 2;
-  reinterpret_cast<uint2&>(nvfp4_byte(column, block, half % 2 * 8)) = {bytes(0), bytes(4)};
+  reinterpret_cast<uint2&>(nvfp4_byte(column, block, half % 2 * 8)) = {words[0], words[1]};
   if (half % 2 == 0) nvfp4_scale(column, block) = step.t;
   return largest < kInfinityBits;
 }
