@@ -23,6 +23,13 @@ __device__ inline void multiply_bytes(int (&sums)[4], const uint32_t (&a)[4], co
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// The same, of which nothing came before.
+__device__ inline void multiply_first_bytes(int (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
+}
+
 // One instruction, where the compiler would take several once it has widened a factor.
 __device__ inline void add_product(int64_t& sum, int a, int b) {
   asm("mad.wide.s32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
@@ -99,20 +106,24 @@ struct TileSums {
     const int l = lane % 4;
 #pragma unroll
     for (int f = 0; f < C; ++f) {
-      int positive[4] = {0, 0, 0, 0};
-      int negative[4] = {0, 0, 0, 0};
+      int positive[4];
+      int negative[4];
 #pragma unroll
       for (int i = f * 4 / C; i < (f + 1) * 4 / C; ++i) {
         const uint2 words =
             *reinterpret_cast<const uint2*>(units + i / 2 * kNvfp4UnitBytes + (i % 2 * 4 + l) * 64 + g * 8);
         const Nvfp4Bytes first = decode_nvfp4(tables, words.x);
         const Nvfp4Bytes second = decode_nvfp4(tables, words.y);
-        multiply_bytes(
-            positive,
-            {first.twice_positive[0], second.twice_positive[0], first.twice_positive[1], second.twice_positive[1]},
-            inputs.bytes[i]);
-        multiply_bytes(negative, {first.negated[0], second.negated[0], first.negated[1], second.negated[1]},
-                       inputs.bytes[i]);
+        const uint32_t twice[4] = {first.twice_positive[0], second.twice_positive[0], first.twice_positive[1],
+                                   second.twice_positive[1]};
+        const uint32_t negated[4] = {first.negated[0], second.negated[0], first.negated[1], second.negated[1]};
+        if (i == f * 4 / C) {
+          multiply_first_bytes(positive, twice, inputs.bytes[i]);
+          multiply_first_bytes(negative, negated, inputs.bytes[i]);
+        } else {
+          multiply_bytes(positive, twice, inputs.bytes[i]);
+          multiply_bytes(negative, negated, inputs.bytes[i]);
+        }
       }
       const int block = C == 1 ? 2 * l : f * (8 / C) + 2 * l / C;  // of sums[0]
       const uint2 codes = *reinterpret_cast<const uint2*>(units + block / 4 * kNvfp4UnitBytes + 512 + g * 8);
