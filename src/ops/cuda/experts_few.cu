@@ -136,10 +136,16 @@ __device__ void find_choice(const FewArgs& a, Runs& runs, Factors& factors, std:
   } else {
     if constexpr (kAlone) {
       auto& of_block = *reinterpret_cast<BlockChoiceMemory*>(memory);
-      Chosen mine;
-      if (choose_by_block(a.around.logits, static_cast<int>(a.args.table.experts), static_cast<int>(a.args.top_k),
-                          of_block, mine)) {
+      const auto top_k = static_cast<int>(a.args.top_k);
+      const auto nothing = [](int, int) {};
+      if (choose_by_block<4>(
+              a.around.logits, static_cast<int>(a.args.table.experts), top_k, of_block,
+              static_cast<int>(blockDim.x) / 32, [] { __syncthreads(); }, nothing, nothing)) {
         if (warp > 0) rehearse(columns);
+        __syncthreads();
+        Chosen mine;
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        if (warp == 0) mine = weigh(of_block.of_warp.ranked[lane], top_k, of_block.of_warp.exponents);
         return keep_alone(a, runs, factors, mine);
       }
       __syncthreads();

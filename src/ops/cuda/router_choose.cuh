@@ -117,30 +117,34 @@ __device__ inline Chosen choose_for_token(const float* logits, int experts, int 
   return weigh(mine, top_k, memory.exponents);
 }
 
-// The same by all threads of a block, which takes half as long; the first warp has it. At most 512 experts. False, and
-// nothing was chosen, where the experts are too few or too alike.
+// The same by `warps` first warps of a block, which takes half as long; sync() is their barrier. At most 512 experts.
+// False, and nothing was chosen, where the experts are too few or too alike; else all find the choice in of_warp.ranked
+// behind the next barrier. keep(i, place) is called for the thread's i-th expert, number threadIdx.x + i * 32 * warps,
+// where it may be among the chosen: as candidate `place`; rank(place, rank) by all lanes of a warp behind a barrier,
+// once for each candidate.
 inline constexpr int kChoiceGroups = 16;  // of 32 experts
 struct BlockChoiceMemory {
-  uint32_t largest[kChoiceGroups];
+  alignas(16) uint32_t largest[kChoiceGroups];
   int count;
   ChoiceMemory of_warp;
 };
+template <int kLeastWarps, typename Sync, typename Keep, typename Rank>
 __device__ inline bool choose_by_block(const float* logits, int experts, int top_k, BlockChoiceMemory& memory,
-                                       Chosen& chosen) {
-  constexpr int kLeastWarps = 4;
+                                       int warps, const Sync& sync, const Keep& keep, const Rank& rank_of) {
+  constexpr int kEach = kChoiceGroups / kLeastWarps;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  uint32_t keys[kChoiceGroups / kLeastWarps];
+  const int own_warp = static_cast<int>(threadIdx.x) / 32;
+  uint32_t keys[kEach];
 #pragma unroll
-  for (int i = 0; i < kChoiceGroups / kLeastWarps; ++i) {
-    const int group = static_cast<int>(threadIdx.x) / 32 + i * warps;
+  for (int i = 0; i < kEach; ++i) {
+    const int group = own_warp + i * warps;
     if (group >= kChoiceGroups) break;
     keys[i] = group * 32 + lane < experts ? order_key(logits[group * 32 + lane]) : 0;
     const uint32_t largest = __reduce_max_sync(kWholeWarp, keys[i]);
     if (lane == 0) memory.largest[group] = largest;
   }
   if (threadIdx.x == 0) memory.count = 0;
-  __syncthreads();
+  sync();
   // At least top_k keys are not below the top_k-th largest of the groups' largest ones.
   const uint32_t own = memory.largest[lane % kChoiceGroups];
   int rank = lane < kChoiceGroups ? 0 : kChoiceGroups;
@@ -153,32 +157,31 @@ __device__ inline bool choose_by_block(const float* logits, int experts, int top
   const uint32_t least = last == 0 ? 0 : __shfl_sync(kWholeWarp, own, __ffs(static_cast<int>(last)) - 1);
   if (least == 0) return false;
 #pragma unroll
-  for (int i = 0; i < kChoiceGroups / kLeastWarps; ++i) {
-    const int group = static_cast<int>(threadIdx.x) / 32 + i * warps;
+  for (int i = 0; i < kEach; ++i) {
+    const int group = own_warp + i * warps;
     if (group >= kChoiceGroups) break;
     const unsigned takers = __ballot_sync(kWholeWarp, keys[i] >= least);
     if (takers == 0) continue;
     int place = lane == 0 ? atomicAdd(&memory.count, __popc(takers)) : 0;
     place = __shfl_sync(kWholeWarp, place, 0) + __popc(takers & ((1U << lane) - 1));
-    if (keys[i] >= least && place < 32) memory.of_warp.candidates[place] = {keys[i], group * 32 + lane};
-  }
-  __syncthreads();
-  const int count = memory.count;
-  if (count > 32) return false;
-  if (threadIdx.x >= 32) return true;
-  const Choice mine = lane < count ? memory.of_warp.candidates[lane] : Choice{0, 0};
-  int place = lane;  // behind the candidates
-  if (lane < count) {
-    place = 0;
-#pragma unroll 4
-    for (int other = 0; other < count; ++other) {
-      const Choice their = memory.of_warp.candidates[other];
-      place += their.key > mine.key || (their.key == mine.key && their.id < mine.id) ? 1 : 0;
+    if (keys[i] >= least && place < 32) {
+      memory.of_warp.candidates[place] = {keys[i], group * 32 + lane};
+      keep(i, place);
     }
   }
-  memory.of_warp.ranked[place] = mine;
-  __syncwarp();
-  chosen = weigh(memory.of_warp.ranked[lane], top_k, memory.of_warp.exponents);
+  sync();
+  const int count = memory.count;
+  if (count > 32) return false;
+  // A warp ranks a candidate, its lanes each by comparison with another one.
+  const Choice other = lane < count ? memory.of_warp.candidates[lane] : Choice{0, 0};
+#pragma unroll 1
+  for (int i = own_warp; i < count; i += warps) {
+    const Choice mine = memory.of_warp.candidates[i];
+    const int before =
+        __popc(__ballot_sync(kWholeWarp, other.key > mine.key || (other.key == mine.key && other.id < mine.id)));
+    if (lane == 0) memory.of_warp.ranked[before] = mine;
+    rank_of(i, before);
+  }
   return true;
 }
 
