@@ -115,6 +115,11 @@ inline constexpr int kMostFewExperts = 512;  // that they choose among
 bool takes_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around = {});
 void run_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around = {});
 
+// The same of a single column with all that is around, where takes_few_nvfp4 says yes too. How many bytes of zeros it
+// has to be given, at a multiple of 16; 0 where it does not serve.
+int64_t alone_zeros(const Context& context, const Ops::Experts& args, const Around& around);
+void run_alone(const Context& context, const Ops::Experts& args, const Around& around, std::byte* zeros);
+
 // ---- On the device ----
 
 __device__ inline void mark_fault(int32_t* faults, int64_t token, int32_t fault) {

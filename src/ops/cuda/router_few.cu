@@ -31,6 +31,8 @@ struct FewLogits {
   int inner = 0;  // 0: without it
   bool round = false;
   float* inner_out = nullptr;
+  uint4* zeros = nullptr;
+  int zero_count = 0;
 };
 
 // What a block does: four rows of the router; the shared expert's gate, by itself; or two rows of the gate and of the
@@ -97,6 +99,10 @@ __global__ void __launch_bounds__(kThreads, kMost == 1   ? 4
     }
   }
   await_previous();
+  for (auto i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x); i < args.zero_count;
+       i += static_cast<int>(gridDim.x) * kThreads) {
+    args.zeros[i] = {};
+  }
   float sums[kRows * kMost] = {};
   constexpr int kTogether = kMost < 2 ? kMost : 2;  // columns whose loads are under way at once
 #pragma unroll
@@ -197,7 +203,8 @@ bool takes_few_logits_and_inner(const Ops::ExpertMixture& args) {
          joins(args.up);
 }
 
-void few_logits_and_inner(const Context& context, const Ops::ExpertMixture& args, float* logits) {
+void few_logits_and_inner(const Context& context, const Ops::ExpertMixture& args, float* logits, std::byte* zeros,
+                          int64_t zero_bytes) {
   if (context.plans() || args.experts.tokens == 0) return;
   FewLogits few = few_of(args.experts.x, args.experts.tokens, args.router, args.shared_gate, logits, args.gates);
   few.inner_gate = static_cast<const uint16_t*>(args.gate.data);
@@ -205,6 +212,8 @@ void few_logits_and_inner(const Context& context, const Ops::ExpertMixture& args
   few.inner = static_cast<int>(args.gate.rows);
   few.round = context.round_inputs;
   few.inner_out = args.inner;
+  few.zeros = reinterpret_cast<uint4*>(zeros);
+  few.zero_count = static_cast<int>(zero_bytes / 16);
   launch(context, few);
 }
 

@@ -1,5 +1,6 @@
 // A layer's feed-forward of experts at once, against its parts on the processor.
 #include <algorithm>
+#include <cmath>
 #include <gtest/gtest.h>
 #include <string>
 
@@ -139,8 +140,14 @@ class CudaMixture : public testing::Test {
     auto shared_lower = poisoned(tokens * s.hidden), shared_upper = shared_lower, lower = shared_lower,
          upper = shared_lower, want = shared_lower;
     host.linear_halves(got.inner.data(), tokens, layer.down.host, shared_lower.data(), shared_upper.data());
-    EXPECT_LT(relative_error(got.shared_lower, doubled(shared_lower)), 1e-6);
-    EXPECT_LT(relative_error(got.shared_upper, doubled(shared_upper)), 1e-6);
+    // A kernel may keep them for itself.
+    const bool apart = !std::isnan(got.shared_lower[0]);
+    if (apart) {
+      EXPECT_LT(relative_error(got.shared_lower, doubled(shared_lower)), 1e-6);
+      EXPECT_LT(relative_error(got.shared_upper, doubled(shared_upper)), 1e-6);
+      shared_lower = got.shared_lower;
+      shared_upper = got.shared_upper;
+    }
 
     std::vector<int32_t> faults(static_cast<size_t>(tokens), -1);
     host.experts({.x = inputs.data(),
@@ -155,9 +162,9 @@ class CudaMixture : public testing::Test {
                   .faults = faults.data(),
                   .fault = 7});
     EXPECT_EQ(got.faults, faults);
-    host.combine_experts(lower.data(), upper.data(), got.shared_lower.data(), got.shared_upper.data(), got.gates.data(),
-                         tokens, s.hidden, want.data());
-    EXPECT_LT(relative_error(got.out, doubled(want)), 3e-7);
+    host.combine_experts(lower.data(), upper.data(), shared_lower.data(), shared_upper.data(), got.gates.data(), tokens,
+                         s.hidden, want.data());
+    EXPECT_LT(relative_error(got.out, doubled(want)), apart ? 3e-7 : 1e-6);
   }
 
   RandomData random_;
