@@ -58,7 +58,8 @@ void GatedAttention::forward(const Step& step, const float* x, float* y, const o
       .ratio = config_.indexer_ratio,
       .type = kv_type_,
   };
-  step.ops.attention_inputs(step.columns, {.q_gate = q_gate,
+  float* out = step.arena.take<float>(tokens * width);
+  ops::Ops::GatedAttention args{.inputs = {.q_gate = q_gate,
                                            .k = k,
                                            .v = v,
                                            .q_norm = q_norm_,
@@ -67,31 +68,25 @@ void GatedAttention::forward(const Step& step, const float* x, float* y, const o
                                            .eps = step.eps,
                                            .rotary = rotary,
                                            .kv = kv,
-                                           .q = q});
-
+                                           .q = q},
+                                .index = {},
+                                .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
+                                .out = out};
   ops::BlockSelection chosen;
   if (config_.sparse()) {
     chosen = selection != nullptr ? *selection : take_selection(step);
-    float* index_q = step.arena.take<float>(tokens * config_.indexer_heads * config_.indexer_head_dim);
-    step.ops.index_inputs(step.columns, {.qk = index_qk,
-                                         .q_norm = index_q_norm_,
-                                         .k_norm = index_k_norm_,
-                                         .heads = config_.indexer_heads,
-                                         .eps = step.eps,
-                                         .rotary = rotary,
-                                         .kv = kv,
-                                         .recent = recent_offset_,
-                                         .q = index_q});
-    step.ops.select_blocks(step.columns, {.q = index_q, .heads = config_.indexer_heads, .kv = kv}, chosen);
+    args.selection = &chosen;
+    args.index = {.qk = index_qk,
+                  .q_norm = index_q_norm_,
+                  .k_norm = index_k_norm_,
+                  .heads = config_.indexer_heads,
+                  .eps = step.eps,
+                  .rotary = rotary,
+                  .kv = kv,
+                  .recent = recent_offset_,
+                  .q = step.arena.take<float>(tokens * config_.indexer_heads * config_.indexer_head_dim)};
   }
-  float* out = step.arena.take<float>(tokens * width);
-  step.ops.attention(step.columns, {.q = q,
-                                    .heads = config_.heads,
-                                    .scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
-                                    .kv = kv,
-                                    .selection = config_.sparse() ? &chosen : nullptr,
-                                    .q_gate = q_gate,
-                                    .out = out});
+  step.ops.gated_attention(step.columns, args);
   step.ops.linear_sum(out, tokens, o_, y, step.arena.take<float>(tokens * config_.hidden));
 }
 

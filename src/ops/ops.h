@@ -81,6 +81,7 @@ struct KvLayer {
 struct Rotary {
   int64_t dims = 0;  // leading dimensions that rotate, in pairs (i, i + dims / 2)
   double theta = 1e7;
+  bool operator==(const Rotary&) const = default;
 };
 
 // Gated residual of several streams (hyper-connection). `inject` has no data in the final mixer.
@@ -295,6 +296,35 @@ class Ops {
     float* out = nullptr;                       // [tokens, heads, head_dim]
   };
   virtual void attention(const Columns& columns, const Attention& args) = 0;
+
+  // Attention between its projections. Where no column can see more blocks than the selection's budget, `index.q` may
+  // be left as it is.
+  struct GatedAttention {
+    AttentionInputs inputs;
+    const BlockSelection* selection = nullptr;  // null: over everything, and without an index
+    IndexInputs index;
+    float scale = 1;
+    float* out = nullptr;  // [tokens, heads, head_dim]
+
+    SelectBlocks select() const { return {.q = index.q, .heads = index.heads, .kv = index.kv}; }
+    Attention attention() const {
+      return {.q = inputs.q,
+              .heads = inputs.heads,
+              .scale = scale,
+              .kv = inputs.kv,
+              .selection = selection,
+              .q_gate = inputs.q_gate,
+              .out = out};
+    }
+  };
+  virtual void gated_attention(const Columns& columns, const GatedAttention& args) {
+    attention_inputs(columns, args.inputs);
+    if (args.selection != nullptr) {
+      index_inputs(columns, args.index);
+      select_blocks(columns, args.select(), *args.selection);
+    }
+    attention(columns, args.attention());
+  }
 
   // Softmax over all experts, the top_k largest (the lower id among equals), normalised to sum 1. ids and weights
   // [tokens, top_k], best first.

@@ -597,6 +597,67 @@ void ParityOps::attention(const Columns& columns, const Attention& args) {
           fetch(args.out, tokens * width), want, rounding_tolerance());
 }
 
+void ParityOps::gated_attention(const Columns& columns, const GatedAttention& args) {
+  // Many columns take the operations that this one is made of, and a choice among nearly equal scores is compared
+  // before what follows from it.
+  const AttentionInputs& inputs = args.inputs;
+  const bool chooses = args.selection != nullptr && columns.reach / inputs.kv.ratio > args.selection->budget;
+  if (columns.count() > ops::kMostFewColumns || chooses) return Ops::gated_attention(columns, args);
+  HostColumns host(*this, columns);
+  const int64_t index_dim = inputs.kv.index_dim;
+  if (!planning_) {
+    host.with_pages(inputs.kv);
+    if (args.selection != nullptr) host.with_slot(args.index.recent, kRecentKeys * index_dim);
+  }
+  card_.gated_attention(columns, args);
+  if (planning_) return;
+  const std::string where = fmt::format("{} tokens from {}", columns.count(), columns.runs[0].position);
+  const int64_t tokens = columns.count();
+  const int64_t dim = inputs.kv.head_dim;
+  const auto q_gate = fetch(inputs.q_gate, tokens * inputs.heads * 2 * dim);
+  const auto k = fetch(inputs.k, tokens * inputs.kv.kv_heads * dim);
+  const auto v = fetch(inputs.v, tokens * inputs.kv.kv_heads * dim);
+  std::vector<float> q(static_cast<size_t>(tokens * inputs.heads * dim));
+  AttentionInputs twin = inputs;
+  twin.q_gate = q_gate.data();
+  twin.k = k.data();
+  twin.v = v.data();
+  twin.q_norm = kept_floats(inputs.q_norm, dim);
+  twin.k_norm = kept_floats(inputs.k_norm, dim);
+  twin.kv = host.kv(inputs.kv);
+  twin.q = q.data();
+  host_.attention_inputs(host.columns(), twin);
+  const auto card_q = fetch(inputs.q, tokens * inputs.heads * dim);
+  compare("gated_attention", where + " queries", card_q, q, rounding_tolerance());
+  if (args.selection != nullptr) {
+    const auto qk = fetch(args.index.qk, tokens * (args.index.heads + 1) * index_dim);
+    std::vector<float> index_q(static_cast<size_t>(tokens * args.index.heads * index_dim));
+    IndexInputs index = args.index;
+    index.qk = qk.data();
+    index.q_norm = kept_floats(args.index.q_norm, index_dim);
+    index.k_norm = kept_floats(args.index.k_norm, index_dim);
+    index.kv = host.kv(inputs.kv);
+    index.q = index_q.data();
+    host_.index_inputs(host.columns(), index);
+    compare("gated_attention", where + " recent", host.card_slot_values(), host.slot_values(), 0);
+    const std::vector<float> everything(static_cast<size_t>(tokens), ops::BlockSelection::kEverything);
+    compare("gated_attention", where + " counts", to_floats(fetch(args.selection->counts, tokens)), everything, 0);
+  }
+  compare_pages("gated_attention", where, inputs.kv, host.card_pages(), host.pages());
+  // What follows, from the card's own queries and pages: theirs may lie on the other side of a rounding.
+  HostColumns after(*this, columns);
+  after.with_pages(inputs.kv);
+  std::vector<float> want(q.size());
+  Attention attend = args.attention();
+  attend.q = card_q.data();
+  attend.q_gate = q_gate.data();
+  attend.kv = after.kv(inputs.kv);
+  attend.selection = nullptr;
+  attend.out = want.data();
+  host_.attention(after.columns(), attend);
+  compare("gated_attention", where, fetch(args.out, tokens * inputs.heads * dim), want, rounding_tolerance());
+}
+
 void ParityOps::compare_routing(const std::string& op, const float* x, int64_t tokens, const Weight& w, int64_t top_k,
                                 const int32_t* ids, const float* weights) {
   std::vector<int32_t> want_ids(static_cast<size_t>(tokens * top_k));

@@ -76,6 +76,7 @@ class ParityOps final : public ops::Ops {
   void select_blocks(const ops::Columns& columns, const SelectBlocks& args,
                      const ops::BlockSelection& selection) override;
   void attention(const ops::Columns& columns, const Attention& args) override;
+  void gated_attention(const ops::Columns& columns, const GatedAttention& args) override;
   void router(const float* x, int64_t tokens, const ops::Weight& w, int64_t top_k, int32_t* ids,
               float* weights) override;
   void router_and_gate(const float* x, int64_t tokens, const ops::Weight& w, const ops::Weight& gate, int64_t top_k,

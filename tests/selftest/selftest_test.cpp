@@ -26,11 +26,11 @@ TEST(Selftest, TheProcessorAgreesWithItselfOnEveryOperation) {
     for (const auto& [name, report] : trial.reports) EXPECT_EQ(report.worst, 0) << trial.name << " " << name;
   });
   for (const char* name :
-       {"embed",         "rms_norm",  "add_rms_norm",    "linear",           "linear_halves",    "linear_group",
-        "linear_sum",    "swiglu",    "add_to_streams",  "concatenate",      "hyper_mix",        "hyper_inject",
-        "causal_conv",   "delta_net", "gated_norm",      "gated_delta_net",  "attention_inputs", "index_inputs",
-        "select_blocks", "attention", "router_and_gate", "hyper_inject_mix", "experts",          "combine_experts",
-        "ngram_memory",  "greedy",    "expert_mixture"}) {
+       {"embed",           "rms_norm",     "add_rms_norm",    "linear",          "linear_halves",    "linear_group",
+        "linear_sum",      "swiglu",       "add_to_streams",  "concatenate",     "hyper_mix",        "hyper_inject",
+        "causal_conv",     "delta_net",    "gated_norm",      "gated_delta_net", "attention_inputs", "index_inputs",
+        "select_blocks",   "attention",    "gated_attention", "router_and_gate", "hyper_inject_mix", "experts",
+        "combine_experts", "ngram_memory", "greedy",          "expert_mixture"}) {
     EXPECT_THAT(all, Contains(Key(name))) << "no trial runs it";
   }
 }

@@ -170,4 +170,24 @@ void attention(const Context& context, const Columns& columns, const Ops::Attent
   if (split) merge_pieces(context, a, count);
 }
 
+bool gated_attention(const Context& context, const Columns& columns, const Ops::GatedAttention& args) {
+  const Ops::AttentionInputs& inputs = args.inputs;
+  if (columns.count() > kMostFewColumns) return false;
+  const bool chooses = args.selection != nullptr && columns.reach / inputs.kv.ratio > args.selection->budget;
+  Ops::Attention attend = args.attention();
+  if (args.selection == nullptr) {
+    attention_inputs(context, columns, inputs);
+  } else {
+    if (!(args.index.rotary == inputs.rotary)) return false;
+    attention_and_index_inputs(context, columns, inputs, args.index, chooses ? nullptr : args.selection->counts);
+    if (chooses) {
+      select_blocks(context, columns, args.select(), *args.selection);
+    } else if (columns.each * inputs.heads / inputs.kv.kv_heads <= 16) {
+      attend.selection = nullptr;  // all columns see everything, and have the same bits without a choice
+    }
+  }
+  attention(context, columns, attend);
+  return true;
+}
+
 }  // namespace tandem::ops::cuda

@@ -40,6 +40,9 @@ class CudaOps final : public Ops {
     for (const char* part : {"router", "router_and_gate", "experts", "swiglu", "linear_halves", "combine_experts"}) {
       if (portable_.contains(part)) portable_.insert("expert_mixture");
     }
+    for (const char* part : {"attention_inputs", "index_inputs", "select_blocks", "attention"}) {
+      if (portable_.contains(part)) portable_.insert("gated_attention");
+    }
   }
 
   void prepare(const std::function<void()>& step) override {
@@ -135,6 +138,9 @@ class CudaOps final : public Ops {
   }
   void attention(const Columns& columns, const Attention& args) override {
     cuda::attention(of("attention"), columns, args);
+  }
+  void gated_attention(const Columns& columns, const GatedAttention& args) override {
+    if (!cuda::gated_attention(of("gated_attention"), columns, args)) Ops::gated_attention(columns, args);
   }
   void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) override {
     cuda::router(of("router"), x, tokens, w, top_k, ids, weights);

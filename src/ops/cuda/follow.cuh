@@ -29,6 +29,31 @@ void allow_shared(void (*kernel)(Parameters...), int64_t bytes) {
   TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
+#ifdef __CUDACC__
+// Rehearsals. A kernel does its work twice: in round 1 for good, when the kernels before have ended; until then, in
+// round 0, for its instructions alone, which have mostly left the caches since the last layer and come one after the
+// other. Round 0 reads what nothing writes (or by way of the second-level cache alone, so that round 1 reads it again),
+// and writes nothing but what round 1 writes again.
+
+// Whether the round is for good; the compiler does not know, and has the same instructions for both.
+__device__ __forceinline__ bool begin_round(int round) {
+  asm volatile("" : "+r"(round));
+  if (round != 0) await_previous();
+  return round != 0;
+}
+// work(for_good) in both rounds; without rehearsal, where blocks mostly start too late for it, in one.
+template <bool kRehearses = true, typename Work>
+__device__ __forceinline__ void rehearse(const Work& work) {
+  if constexpr (kRehearses) {
+#pragma unroll 1
+    for (int round = 0; round < 2; ++round) work(begin_round(round));
+  } else {
+    await_previous();
+    work(true);
+  }
+}
+#endif
+
 inline cudaLaunchAttribute following() {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -92,6 +92,25 @@ double seen(const Columns& columns, double most) {
   return sum;
 }
 
+OpCost attention_inputs_cost(const Columns& columns, const Ops::AttentionInputs& args) {
+  const int64_t count = columns.count() * args.kv.head_dim * (4 * args.heads + 2 * args.kv.kv_heads);
+  return values_cost(count) + OpCost{static_cast<double>(columns.count()) * 2 * key_bytes(args.kv), 0};
+}
+OpCost index_inputs_cost(const Columns& columns, const Ops::IndexInputs& args) {
+  return values_cost(columns.count() * args.kv.index_dim * (2 * args.heads + 2));
+}
+OpCost select_cost(const Columns& columns, const Ops::SelectBlocks& args) {
+  const double blocks = seen(columns, 1e18) / static_cast<double>(args.kv.ratio);
+  return {blocks * index_bytes(args.kv), 2 * blocks * static_cast<double>(args.heads * args.kv.index_dim)};
+}
+OpCost attention_cost(const Columns& columns, const Ops::Attention& args) {
+  const double most =
+      args.selection == nullptr ? 1e18 : static_cast<double>((args.selection->budget + 1) * args.kv.ratio);
+  const double tokens = seen(columns, most);
+  return OpCost{2 * tokens * key_bytes(args.kv), 4 * tokens * static_cast<double>(args.heads * args.kv.head_dim)} +
+         values_cost(2 * columns.count() * args.heads * args.kv.head_dim);
+}
+
 OpCost mix_cost(const HyperWeights& w, int64_t tokens, int64_t streams, int64_t hidden) {
   OpCost cost = product_cost(tokens, w.down) + product_cost(tokens, w.up);
   if (w.inject.data != nullptr) cost = cost + product_cost(tokens, w.inject);
@@ -312,31 +331,34 @@ void TimedOps::gated_delta_net(const Columns& columns, const GatedDeltaNet& args
 }
 
 void TimedOps::attention_inputs(const Columns& columns, const AttentionInputs& args) {
-  const int64_t count = columns.count() * args.kv.head_dim * (4 * args.heads + 2 * args.kv.kv_heads);
-  const OpCost written = {static_cast<double>(columns.count()) * 2 * key_bytes(args.kv), 0};
-  timed("attention_inputs", values_cost(count) + written, [&] { card_->attention_inputs(columns, args); });
+  timed("attention_inputs", attention_inputs_cost(columns, args), [&] { card_->attention_inputs(columns, args); });
 }
 
 void TimedOps::index_inputs(const Columns& columns, const IndexInputs& args) {
-  timed("index_inputs", values_cost(columns.count() * args.kv.index_dim * (2 * args.heads + 2)),
-        [&] { card_->index_inputs(columns, args); });
+  timed("index_inputs", index_inputs_cost(columns, args), [&] { card_->index_inputs(columns, args); });
 }
 
 void TimedOps::select_blocks(const Columns& columns, const SelectBlocks& args, const BlockSelection& selection) {
-  const double blocks = seen(columns, 1e18) / static_cast<double>(args.kv.ratio);
-  const OpCost cost = {blocks * index_bytes(args.kv), 2 * blocks * static_cast<double>(args.heads * args.kv.index_dim)};
-  timed("select_blocks", cost, [&] { card_->select_blocks(columns, args, selection); });
+  timed("select_blocks", select_cost(columns, args), [&] { card_->select_blocks(columns, args, selection); });
 }
 
 void TimedOps::attention(const Columns& columns, const Attention& args) {
-  const double most =
-      args.selection == nullptr ? 1e18 : static_cast<double>((args.selection->budget + 1) * args.kv.ratio);
-  const double tokens = seen(columns, most);
-  const OpCost cost = {2 * tokens * key_bytes(args.kv),
-                       4 * tokens * static_cast<double>(args.heads * args.kv.head_dim)};
-  timed(args.selection == nullptr ? "attention" : "attention of chosen blocks",
-        cost + values_cost(2 * columns.count() * args.heads * args.kv.head_dim),
+  timed(args.selection == nullptr ? "attention" : "attention of chosen blocks", attention_cost(columns, args),
         [&] { card_->attention(columns, args); });
+}
+
+void TimedOps::gated_attention(const Columns& columns, const GatedAttention& args) {
+  // Many columns take long enough for a look at the parts.
+  if (columns.count() > kMostFewColumns) return Ops::gated_attention(columns, args);
+  OpCost cost = attention_inputs_cost(columns, args.inputs) + attention_cost(columns, args.attention());
+  if (args.selection != nullptr) {
+    cost = cost + index_inputs_cost(columns, args.index);
+    if (columns.reach / args.inputs.kv.ratio > args.selection->budget) {
+      cost = cost + select_cost(columns, args.select());
+    }
+  }
+  timed(args.selection == nullptr ? "gated_attention" : "gated_attention of chosen blocks", cost,
+        [&] { card_->gated_attention(columns, args); });
 }
 
 void TimedOps::router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) {

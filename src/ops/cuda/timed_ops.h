@@ -80,6 +80,7 @@ class TimedOps final : public Ops {
   void attention_inputs(const Columns& columns, const AttentionInputs& args) override;
   void index_inputs(const Columns& columns, const IndexInputs& args) override;
   void select_blocks(const Columns& columns, const SelectBlocks& args, const BlockSelection& selection) override;
+  void gated_attention(const Columns& columns, const GatedAttention& args) override;
   void attention(const Columns& columns, const Attention& args) override;
   void router(const float* x, int64_t tokens, const Weight& w, int64_t top_k, int32_t* ids, float* weights) override;
   void router_and_gate(const float* x, int64_t tokens, const Weight& w, const Weight& gate, int64_t top_k, int32_t* ids,

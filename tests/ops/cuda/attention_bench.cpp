@@ -1,7 +1,7 @@
 // Times of attention at the published models' shapes, beside the card's rate of reading in the same run. Figures are of
 // one call among many in a recording, medians of seven rounds; calls of short contexts rotate through layers enough to
 // miss the second-level cache.
-//   cuda_attention_bench [decode] [prefill] [select] [sparse] [layer] [inputs] [CONTEXT]
+//   cuda_attention_bench [decode] [prefill] [select] [sparse] [layer] [between] [inputs] [CONTEXT]
 // A number leaves other lengths of context out of decode, layer and select.
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <string>
 
 #include "ops/cuda/attention.h"
+#include "ops/cuda/dense.h"
 #include "ops/cuda/dense_measure.h"
 #include "tests/ops/cuda/attention_card.h"
 
@@ -221,34 +222,83 @@ struct Bench {
       step.runs[0].slot = slot.data();
       step.table.set(step.runs);
     }
-    void attention(const KvLayer& kv) {
-      attention_inputs(card.context, step.columns,
-                       {.q_gate = q_gate.as<float>(),
-                        .k = k.as<float>(),
-                        .v = k.as<float>(),
-                        .q_norm = norm.as<float>(),
-                        .k_norm = norm.as<float>(),
-                        .heads = shape.heads,
-                        .rotary = {64, 1e7},
-                        .kv = kv,
-                        .q = step.q.as<float>()});
+    Ops::AttentionInputs attention_args(const KvLayer& kv) {
+      return {.q_gate = q_gate.as<float>(),
+              .k = k.as<float>(),
+              .v = k.as<float>(),
+              .q_norm = norm.as<float>(),
+              .k_norm = norm.as<float>(),
+              .heads = shape.heads,
+              .rotary = {64, 1e7},
+              .kv = kv,
+              .q = step.q.as<float>()};
     }
-    void index(const KvLayer& kv) {
-      index_inputs(card.context, step.columns,
-                   {.qk = k.as<float>(),
-                    .q_norm = norm.as<float>(),
-                    .k_norm = norm.as<float>(),
-                    .heads = shape.index_heads,
-                    .rotary = {64, 1e7},
-                    .kv = kv,
-                    .q = step.index_q.as<float>()});
+    Ops::IndexInputs index_args(const KvLayer& kv) {
+      return {.qk = k.as<float>(),
+              .q_norm = norm.as<float>(),
+              .k_norm = norm.as<float>(),
+              .heads = shape.index_heads,
+              .rotary = {64, 1e7},
+              .kv = kv,
+              .q = step.index_q.as<float>()};
     }
     StateCard& card;
     const AttentionShape& shape;
     Step& step;
     device::Buffer q_gate, k, norm, slot;
   };
+  // Those of a layer's mixer, in BF16: of the layer's inputs, and of what comes out.
+  struct WideProducts {
+    WideProducts(StateCard& on, const AttentionShape& shape, bool index, int64_t columns)
+        : card(on),
+          count(columns),
+          hidden(shape.kv_heads == 2 ? 2560 : 5120),
+          memory(*on.device,
+                 (2 * shape.width() + 2 * shape.kv_width() + shape.index_width() + shape.width()) * hidden * 2),
+          x(*on.device, count * std::max(hidden, shape.width()) * 4),
+          y(*on.device, count * hidden * 4),
+          raw(*on.device, count * (shape.kv_width() + shape.index_width()) * 4) {
+      fill_random(card.context, memory.data(), memory.bytes(), 5, 0xBFFFBFFFU);
+      fill_random(card.context, x.data(), x.bytes(), 6, 0xBFFFFFFFU);
+      int64_t rows = 0;
+      const auto next = [&](int64_t matrix_rows, int64_t width) {
+        const Weight w{.data = memory.data() + rows * hidden * 2,
+                       .format = WeightFormat::kBF16,
+                       .rows = matrix_rows,
+                       .inputs = width};
+        rows += matrix_rows * width / hidden;
+        return w;
+      };
+      for (const int64_t of : {2 * shape.width(), shape.kv_width(), shape.kv_width()})
+        inputs.push_back(next(of, hidden));
+      if (index) inputs.push_back(next(shape.index_width(), hidden));
+      out = next(hidden, shape.width());
+    }
+    void before(Beginning& beginning) {
+      const Ops::Product products[] = {{inputs[0], beginning.q_gate.as<float>()},
+                                       {inputs[1], beginning.k.as<float>()},
+                                       {inputs[2], raw.as<float>()},
+                                       {inputs.back(), raw.as<float>()}};
+      linear_group(card.context, x.as<float>(), count, std::span(products).first(inputs.size()), false);
+    }
+    void after(Step& step) { linear_sum(card.context, step.out.as<float>(), count, out, y.as<float>()); }
+
+    StateCard& card;
+    int64_t count, hidden;
+    device::Buffer memory, x, y, raw;
+    std::vector<Weight> inputs;
+    Weight out;
+  };
   // What a layer of a decode step launches between its wide products.
+  void mix(PagedContext& context, Step& step, Beginning& beginning, bool choose, int64_t layer) {
+    const KvLayer kv = context.layer(layer);
+    const Ops::GatedAttention args{.inputs = beginning.attention_args(kv),
+                                   .selection = choose ? &step.selection : nullptr,
+                                   .index = beginning.index_args(kv),
+                                   .scale = 0.0625F,
+                                   .out = step.out.as<float>()};
+    if (!gated_attention(card.context, step.columns, args)) std::printf("not served ");
+  }
   void layer() {
     for (const int64_t tokens : {1024, 8192, 65536}) {
       if (only != 0 && tokens != only) continue;
@@ -258,25 +308,43 @@ struct Bench {
         PagedContext context(card, shape, tokens);
         Step step(card, random, context, 1);
         Beginning beginning(card, random, shape, step, 1);
-        const auto us =
-            measure_launches(card.context, 16, kRounds, [&](int i) {
-              const KvLayer kv = context.layer(i);
-              beginning.attention(kv);
-              if (choose) {
-                beginning.index(kv);
-                select_blocks(card.context, step.columns,
-                              {.q = step.index_q.as<float>(), .heads = shape.index_heads, .kv = kv}, step.selection);
-              }
-              attention(card.context, step.columns,
-                        {.q = step.q.as<float>(),
-                         .heads = shape.heads,
-                         .scale = 0.0625F,
-                         .kv = kv,
-                         .selection = choose ? &step.selection : nullptr,
-                         .q_gate = beginning.q_gate.as<float>(),
-                         .out = step.out.as<float>()});
-            }).each_us;
+        const auto us = measure_launches(card.context, 16, kRounds, [&](int i) {
+                          mix(context, step, beginning, choose, i);
+                        }).each_us;
         std::printf("layer %ld BF16 %s: %.1f us\n", tokens, choose ? "chosen" : "everything", us);
+      }
+    }
+  }
+  // The same among the wide products themselves, through which instructions leave the caches too: what it adds to them.
+  void between() {
+    for (const int64_t tokens : {1024, 8192, 65536}) {
+      if (only != 0 && tokens != only) continue;
+      for (const KvType type : {KvType::kBF16, KvType::kInt8}) {
+        for (const bool choose : {false, true}) {
+          AttentionShape shape;
+          shape.type = type;
+          shape.kv_heads = choose ? 2 : 4;
+          PagedContext context(card, shape, tokens);
+          std::printf("between %ld %s %s:", tokens, name(type), choose ? "chosen" : "everything");
+          for (const int64_t count : {1, 4}) {
+            Step step(card, random, context, count);
+            Beginning beginning(card, random, shape, step, count);
+            WideProducts wide(card, shape, choose, count);
+            const auto time = [&](bool mixes) {
+              return measure_launches(card.context, 16, kRounds,
+                                      [&](int i) {
+                                        wide.before(beginning);
+                                        if (mixes) mix(context, step, beginning, choose, i);
+                                        wide.after(step);
+                                      })
+                  .each_us;
+            };
+            const double without = time(false);
+            const double with = time(true);
+            std::printf("  %ld col %.2f us (of %.1f)", count, with - without, with);
+          }
+          std::printf("\n");
+        }
       }
     }
   }
@@ -289,9 +357,12 @@ struct Bench {
         Step step(card, random, context, count);
         Beginning beginning(card, random, shape, step, count);
         const double inputs_us =
-            measure_launches(card.context, 16, kRounds, [&](int i) { beginning.attention(context.layer(i)); }).each_us;
-        const double index_us =
-            measure_launches(card.context, 16, kRounds, [&](int i) { beginning.index(context.layer(i)); }).each_us;
+            measure_launches(card.context, 16, kRounds, [&](int i) {
+              attention_inputs(card.context, step.columns, beginning.attention_args(context.layer(i)));
+            }).each_us;
+        const double index_us = measure_launches(card.context, 16, kRounds, [&](int i) {
+                                  index_inputs(card.context, step.columns, beginning.index_args(context.layer(i)));
+                                }).each_us;
         std::printf("inputs %s %ld columns: attention %.1f us, index %.1f us\n", name(type), count, inputs_us,
                     index_us);
       }
@@ -316,6 +387,7 @@ int main(int argc, char** argv) {
   if (want("sparse")) bench.sparse();
   if (want("select")) bench.select();
   if (want("layer")) bench.layer();
+  if (want("between")) bench.between();
   if (want("inputs")) bench.inputs();
   if (want("prefill")) bench.prefill();
   return 0;

@@ -3,12 +3,14 @@
 #include "ops/cuda/attention.h"
 
 #include <cstring>
+#include <functional>
 #include <gtest/gtest.h>
 #include <numeric>
 
 #include "base/pool.h"
 #include "numeric/bf16.h"
 #include "numeric/int8_kv.h"
+#include "ops/cuda/elementwise.h"
 #include "ops/host/host_ops.h"
 #include "tests/ops/cuda/attention_card.h"
 #include "tests/ops/cuda/skip_without_card.h"
@@ -593,6 +595,143 @@ TEST_F(CudaAttention, WhatWasJustWrittenIsSeen) {
         }
         card->context.capability = own_capability;
       }
+    }
+  }
+}
+
+// What gated_attention() takes, behind a launch that writes it, and what it leaves.
+struct GatedStep {
+  StateCard& card;
+  PagedSequences& sequences;
+  AttentionShape shape;
+  int64_t budget;  // 0: without a choice
+  std::vector<float> q_gate, k, v, qk;
+  Array<float> q_norm, k_norm, index_norm;
+
+  GatedStep(StateCard& on, RandomData& random, PagedSequences& of, const AttentionShape& shape_, int64_t budget_)
+      : card(on),
+        sequences(of),
+        shape(shape_),
+        budget(budget_),
+        q_gate(random.normal(of.count() * 2 * shape.width())),
+        k(random.normal(of.count() * shape.kv_width())),
+        v(random.normal(of.count() * shape.kv_width(), 3.0F)),
+        qk(random.normal(of.count() * shape.index_width())),
+        q_norm(on, random.normal(shape.head_dim, 0.2F)),
+        k_norm(on, random.normal(shape.head_dim, 0.2F)),
+        index_norm(on, random.normal(shape.index_dim, 0.2F)) {}
+
+  struct Left {
+    std::vector<float> out;
+    std::vector<int32_t> blocks, counts;
+    std::vector<std::byte> pages;
+    std::vector<std::vector<float>> rings;
+  };
+  Left run(const std::function<void(const Columns&, const Ops::GatedAttention&)>& operation) {
+    const int64_t columns = sequences.count();
+    sequences.upload_pages();
+    for (size_t r = 0; r < sequences.slots.size(); ++r) sequences.device_slots[r]->set(sequences.slots[r]);
+    Array<float> out(card, poisoned(columns * shape.width())), q(card, poisoned(columns * shape.width()));
+    Array<float> index_q(card, poisoned(columns * shape.index_heads * shape.index_dim));
+    Array<int32_t> blocks(card, std::vector<int32_t>(static_cast<size_t>(columns * budget + 1), -5));
+    Array<int32_t> counts(card, std::vector<int32_t>(static_cast<size_t>(columns), -5));
+    const BlockSelection selection{budget, blocks.data(), counts.data()};
+    const std::vector<const std::vector<float>*> projections = {&q_gate, &k, &v, &qk};
+    std::vector<std::unique_ptr<Array<float>>> from, to;
+    for (const std::vector<float>* values : projections) {
+      from.push_back(std::make_unique<Array<float>>(card, *values));
+      to.push_back(std::make_unique<Array<float>>(card, std::vector<float>(values->size(), 0.0F)));
+    }
+    const KvLayer kv = sequences.device_layer();
+    const Rotary rotary{shape.head_dim / 8 / 4 * 8, 1e7};
+    const Ops::GatedAttention args{.inputs = {.q_gate = to[0]->data(),
+                                              .k = to[1]->data(),
+                                              .v = to[2]->data(),
+                                              .q_norm = q_norm.data(),
+                                              .k_norm = k_norm.data(),
+                                              .heads = shape.heads,
+                                              .rotary = rotary,
+                                              .kv = kv,
+                                              .q = q.data()},
+                                   .selection = budget > 0 ? &selection : nullptr,
+                                   .index = {.qk = to[3]->data(),
+                                             .q_norm = index_norm.data(),
+                                             .k_norm = index_norm.data(),
+                                             .heads = shape.index_heads,
+                                             .rotary = rotary,
+                                             .kv = kv,
+                                             .recent = 32,
+                                             .q = index_q.data()},
+                                   .scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim)),
+                                   .out = out.data()};
+    for (size_t i = 0; i < to.size(); ++i) {
+      add(card.context, to[i]->data(), from[i]->data(), static_cast<int64_t>(projections[i]->size()));
+    }
+    operation(sequences.device(), args);
+    Left left{out.get(), blocks.get(), counts.get(), sequences.device_pages(), {}};
+    for (const auto& slot : sequences.device_slots) left.rings.push_back(slot->get());
+    return left;
+  }
+};
+
+TEST_F(CudaAttention, BetweenItsProjectionsItHasTheBitsOfItsParts) {
+  struct Case {
+    AttentionShape shape;
+    std::vector<SequenceShape> sequences;
+    int64_t each, budget;
+  };
+  const std::vector<Case> cases = {
+      {kDense, {{1000, 1}}, 1, 0},
+      {kDense, {{0, 1}}, 1, 0},
+      {kDense, {{61, 4}, {300, 2}}, 4, 0},
+      {kDense, {{1020, 8}}, 8, 0},
+      {kDense, {{12286, 4}}, 4, 0},
+      {kFlash, {{1023, 1}}, 1, 512},
+      {kFlash, {{64, 1}, {1999, 1}, {3, 1}, {127, 1}}, 1, 512},
+      {kFlash, {{1018, 8}}, 8, 512},
+      {kFlash, {{125, 3}, {0, 0}}, 4, 512},
+      {kFlash, {{3000, 2}, {700, 4}}, 4, 512},  // a choice, in the first run alone
+      {kSmall, {{200, 4}, {62, 1}}, 4, 64},
+      {kSmall, {{12284, 8}}, 8, 0},
+      {kTiny, {{300, 4}, {255, 3}}, 4, 0},
+      {kTiny, {{300, 4}, {255, 3}}, 4, 100},
+      {kOdd, {{513, 3}, {5, 2}}, 4, 100},
+      {kDense, {{290, 9}}, 9, 0},  // more than few
+  };
+  for (const Case& c : cases) {
+    for (const KvType type : kTypes) {
+      const AttentionShape shape = with(c.shape, type);
+      SCOPED_TRACE(testing::Message() << "dimensions " << shape.head_dim << " each " << c.each << " position "
+                                      << c.sequences[0].position << " type " << static_cast<int>(type) << " budget "
+                                      << c.budget);
+      PagedSequences sequences(*card, random, shape, c.sequences, c.each);
+      fill_pages(sequences, shape);
+      GatedStep step(*card, random, sequences, shape, c.budget);
+      const auto parts = [&](const Columns& columns, const Ops::GatedAttention& args) {
+        attention_inputs(card->context, columns, args.inputs);
+        if (args.selection != nullptr) {
+          index_inputs(card->context, columns, args.index);
+          select_blocks(card->context, columns, args.select(), *args.selection);
+        }
+        attention(card->context, columns, args.attention());
+      };
+      const auto want = step.run(parts);
+      bool served = false;
+      for (int round = 0; round < 3; ++round) {
+        const auto got = step.run([&](const Columns& columns, const Ops::GatedAttention& args) {
+          served = gated_attention(card->context, columns, args);
+          if (!served) parts(columns, args);
+        });
+        ASSERT_EQ(std::memcmp(got.out.data(), want.out.data(), want.out.size() * 4), 0);
+        ASSERT_TRUE(got.pages == want.pages);
+        ASSERT_EQ(got.rings, want.rings);
+        for (int64_t column = 0; column < sequences.count() && c.budget > 0; ++column) {
+          if (!sequences.holds(column)) continue;
+          ASSERT_EQ(got.counts[static_cast<size_t>(column)], want.counts[static_cast<size_t>(column)]);
+        }
+        ASSERT_EQ(got.blocks, want.blocks);
+      }
+      EXPECT_EQ(served, sequences.count() <= kMostFewColumns);
     }
   }
 }
