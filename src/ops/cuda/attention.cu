@@ -30,73 +30,77 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   const int d = blockIdx.y * kMergeDims + 4 * lane;
   const Run run = args.runs[column / args.each];
   const int offset = column % args.each;
-  await_previous();
-  int64_t pieces = 0;
-  if (offset < run.tokens) {
-    pieces = args.cut.pieces(TokenList(run.position + offset, args.selection, column, args.kv.ratio).count);
-  }
-  const float2* states = args.states + row * args.pieces;
-  const float* partial = args.partial + row * args.pieces * dim;
-  const float4 gates = segment == 0 && d < dim ? load_gates(args, row, d) : float4{};
-  // The first values are on their way while the largest score is sought.
-  constexpr int ahead = 4;
-  float4 first[ahead];
-#pragma unroll
-  for (int i = 0; i < ahead; ++i) {
-    const int64_t p = segment + i * kSegments;
-    first[i] = p < pieces && d < dim ? *reinterpret_cast<const float4*>(partial + p * dim + d) : float4{};
-  }
-  float most = -INFINITY;
-  for (int64_t p = threadIdx.x; p < pieces; p += kMergeThreads) most = fmaxf(most, states[p].x);
-  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
-  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
-  __syncthreads();
-  for (const float other : largest) most = fmaxf(most, other);
-  float4 part{0, 0, 0, 0};
-  float sum = 0;
-  const auto add = [&](int64_t p, const float4& v) {
-    const float2 state = states[p];
-    const float weight = exp2f(state.x - most);
-    sum = fmaf(state.y, weight, sum);
-    part.x = fmaf(v.x, weight, part.x);
-    part.y = fmaf(v.y, weight, part.y);
-    part.z = fmaf(v.z, weight, part.z);
-    part.w = fmaf(v.w, weight, part.w);
-  };
-  if (d < dim) {
+  // Pieces and gates come from the second-level cache both times: their places are read early, for nothing.
+  rehearse([&](bool for_good) {
+    int64_t pieces = 0;
+    if (!for_good) {
+      pieces = min(args.pieces, int64_t{kSegments});
+    } else if (offset < run.tokens) {
+      pieces = args.cut.pieces(TokenList(run.position + offset, args.selection, column, args.kv.ratio).count);
+    }
+    const float2* states = args.states + row * args.pieces;
+    const float* partial = args.partial + row * args.pieces * dim;
+    const auto values = [&](int64_t p) { return __ldcg(reinterpret_cast<const float4*>(partial + p * dim + d)); };
+    float4 gates{};
+    if (segment == 0 && d < dim && args.q_gate != nullptr) {
+      gates = __ldcg(reinterpret_cast<const float4*>(args.q_gate + (2 * row + 1) * dim + d));
+    }
+    // The first values are on their way while the largest score is sought.
+    constexpr int ahead = 4;
+    float4 first[ahead];
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
-      if (segment + i * kSegments < pieces) add(segment + i * kSegments, first[i]);
+      const int64_t p = segment + i * kSegments;
+      first[i] = p < pieces && d < dim ? values(p) : float4{};
     }
-#pragma unroll 4
-    for (int64_t p = segment + ahead * kSegments; p < pieces; p += kSegments) {
-      add(p, *reinterpret_cast<const float4*>(partial + p * dim + d));
-    }
-  }
-  // The two segments of a warp, then the warps.
-  static_assert(kMergeDims / 4 == 16);
-  part.x += __shfl_xor_sync(0xFFFFFFFFu, part.x, 16);
-  part.y += __shfl_xor_sync(0xFFFFFFFFu, part.y, 16);
-  part.z += __shfl_xor_sync(0xFFFFFFFFu, part.z, 16);
-  part.w += __shfl_xor_sync(0xFFFFFFFFu, part.w, 16);
-  sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
-  if (segment % 2 == 0) {
-    parts[segment / 2][lane] = part;
-    if (lane == 0) sums[segment / 2] = sum;
-  }
-  __syncthreads();
-  if (segment != 0 || d >= dim) return;
+    float most = -INFINITY;
+    for (int64_t p = threadIdx.x; p < pieces; p += kMergeThreads) most = fmaxf(most, __ldcg(states + p).x);
+    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (const float other : largest) most = fmaxf(most, other);
+    float4 part{0, 0, 0, 0};
+    float sum = 0;
+    const auto add = [&](int64_t p, const float4& v) {
+      const float2 state = __ldcg(states + p);
+      const float weight = exp2f(state.x - most);
+      sum = fmaf(state.y, weight, sum);
+      part.x = fmaf(v.x, weight, part.x);
+      part.y = fmaf(v.y, weight, part.y);
+      part.z = fmaf(v.z, weight, part.z);
+      part.w = fmaf(v.w, weight, part.w);
+    };
+    if (d < dim) {
 #pragma unroll
-  for (int w = 1; w < warps; ++w) {
-    const float4 v = parts[w][lane];
-    part = make_float4(part.x + v.x, part.y + v.y, part.z + v.z, part.w + v.w);
-    sum += sums[w];
-  }
-  if (pieces > 0) {
-    write_answer(args, row, d, make_float4(part.x / sum, part.y / sum, part.z / sum, part.w / sum), gates);
-  } else {
-    *reinterpret_cast<float4*>(args.out + row * dim + d) = float4{};  // padding
-  }
+      for (int i = 0; i < ahead; ++i) {
+        if (segment + i * kSegments < pieces) add(segment + i * kSegments, first[i]);
+      }
+#pragma unroll 4
+      for (int64_t p = segment + ahead * kSegments; p < pieces; p += kSegments) add(p, values(p));
+    }
+    // The two segments of a warp, then the warps.
+    static_assert(kMergeDims / 4 == 16);
+    part.x += __shfl_xor_sync(0xFFFFFFFFu, part.x, 16);
+    part.y += __shfl_xor_sync(0xFFFFFFFFu, part.y, 16);
+    part.z += __shfl_xor_sync(0xFFFFFFFFu, part.z, 16);
+    part.w += __shfl_xor_sync(0xFFFFFFFFu, part.w, 16);
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 16);
+    if (segment % 2 == 0) {
+      parts[segment / 2][lane] = part;
+      if (lane == 0) sums[segment / 2] = sum;
+    }
+    __syncthreads();
+    if (segment != 0 || d >= dim) return;
+#pragma unroll
+    for (int w = 1; w < warps; ++w) {
+      const float4 v = parts[w][lane];
+      part = make_float4(part.x + v.x, part.y + v.y, part.z + v.z, part.w + v.w);
+      sum += sums[w];
+    }
+    float4 answer{};  // of padding
+    if (pieces > 0) answer = gated(args, make_float4(part.x / sum, part.y / sum, part.z / sum, part.w / sum), gates);
+    if (for_good) *reinterpret_cast<float4*>(args.out + row * dim + d) = answer;
+  });
 }
 
 // Beyond the few columns whose bits depend on it, pieces are worth their scratch up to here.

@@ -15,15 +15,13 @@ __device__ inline float4 load_gates(const AttentionArgs& args, int64_t row, int 
   if (args.q_gate == nullptr) return {};
   return *reinterpret_cast<const float4*>(args.q_gate + (2 * row + 1) * args.kv.head_dim + d);
 }
-__device__ inline void write_answer(const AttentionArgs& args, int64_t row, int d, float4 answer, float4 gates) {
-  if (args.q_gate != nullptr) {
-    answer = {answer.x * sigmoid(gates.x), answer.y * sigmoid(gates.y), answer.z * sigmoid(gates.z),
-              answer.w * sigmoid(gates.w)};
-  }
-  *reinterpret_cast<float4*>(args.out + row * args.kv.head_dim + d) = answer;
+__device__ inline float4 gated(const AttentionArgs& args, float4 answer, float4 gates) {
+  if (args.q_gate == nullptr) return answer;
+  return {answer.x * sigmoid(gates.x), answer.y * sigmoid(gates.y), answer.z * sigmoid(gates.z),
+          answer.w * sigmoid(gates.w)};
 }
 __device__ inline void write_answer(const AttentionArgs& args, int64_t row, int d, float4 answer) {
-  write_answer(args, row, d, answer, load_gates(args, row, d));
+  *reinterpret_cast<float4*>(args.out + row * args.kv.head_dim + d) = gated(args, answer, load_gates(args, row, d));
 }
 // The same for `count` rows that the block has written, of which row_of(r) is the place or -1: where many answers in
 // registers would make many copies of the gate's instructions.

@@ -194,7 +194,7 @@ __device__ __forceinline__ void put_weights(const Block<S>& block, const float (
 // Writes the answers, or the piece's part of them.
 template <typename S, int kRowTiles>
 __device__ void finish(const Block<S>& block, const RowStates<kRowTiles>& states,
-                       const float (&sums)[kRowTiles][S::kColumnTiles][4]) {
+                       const float (&sums)[kRowTiles][S::kColumnTiles][4], bool for_good) {
   const AttentionArgs& args = block.args;
   auto* reduce = reinterpret_cast<float*>(block.shared + S::kReduce);
   const int dim = args.kv.head_dim;
@@ -215,7 +215,7 @@ __device__ void finish(const Block<S>& block, const RowStates<kRowTiles>& states
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = 16 * m + 8 * h + block.lane / 4;
-      if (block.work.column_of(args, r) < 0) continue;
+      if (!for_good || block.work.column_of(args, r) < 0) continue;
       const float* part = reduce + r;
       const float sum = ((part[0] + part[S::kRows]) + part[2 * S::kRows]) + part[3 * S::kRows];
       const int64_t row = block.work.query_row(args, r);
@@ -241,9 +241,14 @@ __device__ void finish(const Block<S>& block, const RowStates<kRowTiles>& states
   });
 }
 
-// Works through a piece or list, of which the first tiles were asked for.
+// Of a grid of pieces the first blocks mostly begin long before the kernel before has ended: they rehearse
+// (follow.cuh), and bring the instructions closer for the others, too.
+constexpr unsigned kEarlyBlocks = 8;
+
+// Works through a piece or list, of which the first tiles were asked for; unless `for_good`, through one step of
+// whatever lies in shared memory.
 template <typename S, int kRowTiles>
-__device__ __forceinline__ void attend(Block<S>& block) {
+__device__ __forceinline__ void attend(Block<S>& block, bool for_good) {
   // One tile of rows keeps its queries in registers, more read them again for every tile of keys.
   uint32_t kept[kRowTiles == 1 ? S::kInputSteps : 1][4];
   if constexpr (kRowTiles == 1) {
@@ -262,22 +267,22 @@ __device__ __forceinline__ void attend(Block<S>& block) {
   states.start(block);
   int stage = 0;
   auto* weights = reinterpret_cast<float*>(block.shared + S::kWeights);
-  for (int step = 0; step < block.steps(); ++step) {
+  for (int step = 0; step < (for_good ? block.steps() : 1); ++step) {
     // Ahead of the copies, which are at most one step before the products.
     const int next = step / kLookUpSteps * kLookUpSteps + kLookUpSteps;
-    if (next < block.steps()) {
+    if (for_good && next < block.steps()) {
       if (step % kLookUpSteps == 0) block.find_tokens(next);
       if (step % kLookUpSteps == 1) block.find_pages();
       if (step % kLookUpSteps == 2) block.keep_places(next);
     }
     float scores[kKeyTiles][kRowTiles][4] = {};
-    const int tiles = block.tiles(step);
+    const int tiles = for_good ? block.tiles(step) : kKeyTiles;
     // Keys, then values. Not unrolled: the instructions that ask for tiles are many.
 #pragma unroll 1
     for (int t = 0; t < 2 * tiles; ++t) {
       await_copies<S::kStages - 2>();
       __syncthreads();
-      block.ask();
+      if (for_good) block.ask();
       const char* tile = block.stage(stage);
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
       if (t >= tiles) {
@@ -293,7 +298,7 @@ __device__ __forceinline__ void attend(Block<S>& block) {
       put_weights<S, kRowTiles>(block, scores, weights);
     }
   }
-  finish<S, kRowTiles>(block, states, sums);
+  finish<S, kRowTiles>(block, states, sums, for_good);
 }
 
 template <int kDim, int kRowTiles, int kStages>
@@ -311,34 +316,49 @@ __global__ void __launch_bounds__(kThreads, kRowTiles == 1 && kStages == 3 ? 3 :
     __syncthreads();
     block.ask_early();
   }
-  await_previous();
-  if (!work.known) work.find_piece(args);
-  work.zero_padding(args);
   bool asked = early;
+  constexpr bool rehearses = kRowTiles == 1 && kStages == 4;  // more rows have no registers left for it
 #pragma unroll 1
-  while (true) {
-    if (work.begin < work.end) {
-      bool late = false;
-      if (asked) {
-        late = block.ask_late();
-      } else {
-        block.find_first();
-      }
-      block.load_queries();
-      if (!asked) block.keep_places(0);
-      if (late) await_copies<0>();
-      __syncthreads();
-      if (!asked) {
-#pragma unroll 1
-        for (int i = 0; i < S::kStages - 1; ++i) block.ask();
-      }
-      attend<S, kRowTiles>(block);
+  for (int round = rehearses && blockIdx.x < kEarlyBlocks ? 0 : 1; round < 2; ++round) {
+    bool for_good = true;
+    if constexpr (rehearses) {
+      for_good = begin_round(round);
+    } else {
+      await_previous();
     }
-    if (!work.has_more_columns()) return;
-    __syncthreads();  // nobody reads anything of the piece before
-    work.find_piece(args);
-    block.start_over();
-    asked = false;
+    if (for_good) {
+      if (!work.known) work.find_piece(args);
+      work.zero_padding(args);
+    }
+#pragma unroll 1
+    while (true) {
+      if (!for_good || work.begin < work.end) {
+        if (for_good) {
+          bool late = false;
+          if (asked) {
+            late = block.ask_late();
+          } else {
+            block.find_first();
+          }
+          block.load_queries();
+          if (!asked) block.keep_places(0);
+          if (late) await_copies<0>();
+        } else {
+          await_copies<0>();
+        }
+        __syncthreads();
+        if (!asked && for_good) {
+#pragma unroll 1
+          for (int i = 0; i < S::kStages - 1; ++i) block.ask();
+        }
+        attend<S, kRowTiles>(block, for_good);
+        __syncthreads();  // nobody reads anything of this piece or rehearsal any more
+      }
+      if (!for_good || !work.has_more_columns()) break;
+      work.find_piece(args);
+      block.start_over();
+      asked = false;
+    }
   }
 }
 
