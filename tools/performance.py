@@ -59,19 +59,37 @@ Tokens a second of a prompt of 8,192 tokens on the H200, 2026-11-30, `tandem ben
 | Flash-Next, 12 layers | 15,490 | 20,930 | 24,620 | 26,140 |
 | the same, `--expert-arithmetic bf16` | 25,810 | 33,420 | 39,360 | 41,870 |
 
-The memory of a step grows with it, which counts on a card of 16 GB: `--prefill-chunk` is 512 unless it is set, and
-`tandem plan` tells what a larger one takes. Canonical experts bound Flash-Next's prompts (64 % of the time at 0.075 of
-the product's rate, below); with BF16 products they are a third, then come the mixes of the streams and the attention.
+(Flash-Next before its mixes of streams took 62 instead of 103 ms of a prompt.) The memory of a step grows with it,
+which counts on a card of 16 GB: `--prefill-chunk` is 512 unless it is set, and `tandem plan` tells what a larger one
+takes. Canonical experts bound Flash-Next's prompts (two thirds of the time at 0.075 of the product's rate, below); with
+BF16 products they are 37 %, then come the attention (15 %), the delta net (12 %) and the mixes (11 %).
+
+## What bounds a step of one sequence
+
+Points in time taken by kernels on the H200, 2026-11-30 (builds for that purpose alone; the sequences without them:
+`cuda_dense_layer_bench`, `cuda_hyper_bench`, `cuda_experts_bench`, `cuda_attention_bench between`):
+
+- A product behind another kernel waits 0.6 to 1.3 us from that one's end until it may read, 0.9 us for its inputs (2.5
+  at eight columns) and 1.1 us for its sums at the end; what its blocks ask for before the wait, 92 KB a multiprocessor,
+  hides 2.7 us of that. Large ones come close to the card's rate: NVFP4 [248320, 5120] reads at 0.94 of it.
+- Multiprocessors read at rates that differ by up to a tenth, and so blocks of equal shares end up to 3 us apart. Blocks
+  that claim tiles one by one end together, but what they need for it takes longer than it gains.
+- Clusters are placed where there is room (`follow.cuh`): with the driver's own choice a layer of 27B took 98 us, not 85.
+- A layer of Flash-Next has eleven kernels or meetings one behind the other, 44.5 us of bytes and about 90 us in all. Its
+  experts are 22 us where all weights lie in the cache: what is left are latencies (the choice 6 us, columns 2, a meeting
+  1.2) and instructions.
 
 ## Not yet run on hardware
 
 All of `src/ops/cuda` is compiled for `sm_90a` and `sm_120a` from the same source, and was run on `sm_90` alone: no kernel of
-it has been run on `sm_120`. There is no code for one architecture only, and no block takes more than 99 KiB of shared
+it has been run on `sm_120`. There is no code for one architecture only
+but where the table says so, and no block takes more than 99 KiB of shared
 memory but where a card has more. What is chosen by the card, and is another choice on `sm_120` than on `sm_90`:
 
 | file | on sm_90 | on sm_120 | run so far |
 |---|---|---|---|
 | `experts_few.cu` (`plan_of`) | larger blocks, up to 227 KiB | smaller ones, up to 99 KiB; what does not fit takes `experts_units.cu` | on `sm_90`, by `smaller_card_test` |
+| `experts_alone.cu` (`plan_of`) | one column's experts, 226 KiB a block | not taken: `experts_few.cu` | on `sm_90` alone |
 | `attention_prefill.cu` (`launch_type`) | 128 rows a block | 64 rows a block | on `sm_90`, by `smaller_card_test` |
 | `attention_choose.cu` (`choose_blocks`) | clusters for long rows | one block a row | on `sm_90`, by `attention_test` |
 | `delta_advance.cu` (`advance_chunks`) | two buffers of keys, 150 KiB | one, 98 KiB | on `sm_90`, by `smaller_card_test` |
