@@ -1,5 +1,6 @@
 #include "tests/grammar/random_schema.h"
 
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <regex>
@@ -27,9 +28,29 @@ size_t length_of(const std::string& text) {
   return count;
 }
 
-bool is_multiple(double value, double factor) {
-  const double ratio = value / factor;
+// Of UTF-8: a pattern's point is a character, not a byte.
+std::wstring characters(const std::string& text) {
+  std::wstring out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte & 0xC0) == 0x80) {
+      out.back() = static_cast<wchar_t>(static_cast<uint32_t>(out.back()) << 6 | (byte & 0x3FU));
+    } else {
+      out.push_back(static_cast<wchar_t>(byte < 0x80 ? byte : byte & (0x7FU >> std::countl_one(byte))));
+    }
+  }
+  return out;
+}
+
+bool is_multiple(const Json& value, const Json& factor) {
+  if (value.is_number_integer() && factor.is_number_integer()) return value.get<int64_t>() % factor.get<int64_t>() == 0;
+  const double ratio = value.get<double>() / factor.get<double>();
   return std::abs(ratio - std::round(ratio)) < 1e-7;
+}
+
+// A grammar takes a constant as it stands: 1.0 is not 1.
+bool is_same(const Json& a, const Json& b) {
+  return a.dump() == b.dump();
 }
 
 bool has_type(const std::string& type, const Json& value) {
@@ -47,8 +68,13 @@ bool valid_object(const Json& schema, const Json& document, const Json& value) {
     if (!value.contains(name.get<std::string>())) return false;
   }
   const Json properties = schema.value("properties", Json::object());
+  std::ptrdiff_t next = 0;  // the first of the properties that may still come
   for (auto item = value.begin(); item != value.end(); ++item) {
-    const Json& own = properties.contains(item.key())           ? properties[item.key()]
+    const auto known = properties.find(item.key());  // the end for another name
+    const std::ptrdiff_t place = std::distance(properties.begin(), known);
+    if (place < next) return false;
+    next = known == properties.end() ? place : place + 1;
+    const Json& own = known != properties.end()                 ? *known
                       : schema.contains("additionalProperties") ? schema["additionalProperties"]
                                                                 : Json(true);
     if (!is_valid(own, document, *item)) return false;
@@ -81,10 +107,10 @@ bool is_valid(const Json& schema, const Json& document, const Json& value) {
     for (const Json& type : types) any |= has_type(type.get<std::string>(), value);
     if (!any) return false;
   }
-  if (schema.contains("const") && schema["const"] != value) return false;
+  if (schema.contains("const") && !is_same(schema["const"], value)) return false;
   if (schema.contains("enum")) {
     bool any = false;
-    for (const Json& one : schema["enum"]) any |= one == value;
+    for (const Json& one : schema["enum"]) any |= is_same(one, value);
     if (!any) return false;
   }
   if (schema.contains("anyOf")) {
@@ -101,14 +127,14 @@ bool is_valid(const Json& schema, const Json& document, const Json& value) {
     if (schema.contains("maximum") && number > schema["maximum"].get<double>()) return false;
     if (schema.contains("exclusiveMinimum") && number <= schema["exclusiveMinimum"].get<double>()) return false;
     if (schema.contains("exclusiveMaximum") && number >= schema["exclusiveMaximum"].get<double>()) return false;
-    if (schema.contains("multipleOf") && !is_multiple(number, schema["multipleOf"].get<double>())) return false;
+    if (schema.contains("multipleOf") && !is_multiple(value, schema["multipleOf"])) return false;
   }
   if (value.is_string()) {
     const auto text = value.get<std::string>();
     if (length_of(text) < schema.value("minLength", size_t{0})) return false;
     if (length_of(text) > schema.value("maxLength", SIZE_MAX)) return false;
     if (schema.contains("pattern") &&
-        !std::regex_search(text, std::regex(schema["pattern"].get<std::string>(), std::regex::ECMAScript))) {
+        !std::regex_search(characters(text), std::wregex(characters(schema["pattern"].get<std::string>())))) {
       return false;
     }
   }

@@ -34,6 +34,8 @@ class RandomSchema {
   std::mt19937& random_;
 };
 
+// Whether a schema admits a value, and its properties come in the schema's order before other names, as a grammar wants
+// them.
 bool is_valid(const base::Json& schema, const base::Json& document, const base::Json& value);
 
 }  // namespace tandem::grammar
