@@ -13,8 +13,8 @@ namespace {
 // parser keeps the last of two equal keys and nests without a bound.
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  StrictBuilder(Json& root, const std::string& source, int max_depth)
-      : root_(root), source_(source), max_depth_(max_depth) {}
+  StrictBuilder(Json& root, const std::string& source, const JsonLimits& limits)
+      : root_(root), source_(source), limits_(limits) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
@@ -28,7 +28,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& value) override {
-    if (!keys_.back().insert(value).second) bad_input(source_, "has the key \"{}\" twice in one object", value);
+    repeats_ = !keys_.back().insert(value).second;
+    if (repeats_ && !limits_.repeated_keys) bad_input(source_, "has the key \"{}\" twice in one object", value);
     key_ = std::move(value);
     return true;
   }
@@ -53,7 +54,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
       parent.push_back(std::move(value));
       return &parent.back();
     }
-    // Duplicate keys were refused, so appending needs no search; ordered_json's operator[] would be quadratic.
+    if (repeats_) return &(parent[key_] = std::move(value));
+    // What repeats no key is appended without a search; ordered_json's operator[] would be quadratic.
     auto& object = parent.get_ref<Json::object_t&>();
     object.push_back({std::move(key_), std::move(value)});
     return &object.back().second;
@@ -63,7 +65,9 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool open(Json value) {
-    if (static_cast<int>(stack_.size()) >= max_depth_) bad_input(source_, "nests deeper than {} levels", max_depth_);
+    if (static_cast<int>(stack_.size()) >= limits_.max_depth) {
+      bad_input(source_, "nests deeper than {} levels", limits_.max_depth);
+    }
     stack_.push_back(add(std::move(value), true));
     keys_.emplace_back();
     return true;
@@ -76,10 +80,11 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 
   Json& root_;
   const std::string& source_;
-  int max_depth_;
+  const JsonLimits limits_;
   std::vector<Json*> stack_;
   std::vector<std::unordered_set<std::string>> keys_;
-  std::string key_;
+  std::string key_;       // of the value that comes next
+  bool repeats_ = false;  // that key
 };
 
 [[noreturn]] void wrong_type(const Json& value, const char* key, const char* expected, const std::string& source) {
@@ -106,7 +111,7 @@ int64_t to_int(const Json& value, const char* key, const std::string& source) {
 
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits) {
   Json root;
-  StrictBuilder builder(root, source, limits.max_depth);
+  StrictBuilder builder(root, source, limits);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) bad_input(source, "is not valid JSON");
   return root;
 }

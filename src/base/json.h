@@ -13,10 +13,12 @@ using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
   int max_depth = 64;
+  bool repeated_keys = false;  // of equal keys of an object the last one counts, in the place of the first
 };
 
-// Parses one JSON value and nothing after it. Refuses duplicate keys at any level, nesting beyond the limit, and bytes
-// that are not UTF-8; the Error's source is `source` and its message tells the byte position.
+// Parses one JSON value and nothing after it. Refuses duplicate keys at any level unless they may be repeated, nesting
+// beyond the limit, and bytes that are not UTF-8; the Error's source is `source` and its message tells the byte
+// position.
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
 
 // Typed access to a member of an object: an Error names `source`, the key and what was found where it is absent or of

@@ -129,10 +129,11 @@ class SchemaWalk {
   int steps_ = 0;
 };
 
-// The text as JSON, or nothing. Large integers would lose digits as JSON numbers: they are not taken.
+// The text as JSON, or nothing. Large integers would lose digits as JSON numbers: they are not taken. A model may name
+// a key twice, which makes a text of the whole no better.
 bool parse(std::string_view text, Json& out) {
   try {
-    out = base::parse_json(text, "argument");
+    out = base::parse_json(text, "argument", {.repeated_keys = true});
   } catch (const base::Error&) {
     return false;
   }

@@ -29,6 +29,13 @@ TEST(Json, RefusesDuplicateKeysAtAnyLevel) {
   EXPECT_EQ(refusal(R"([{"c":1},{"c":1}])"), "");
 }
 
+TEST(Json, TheLastOfRepeatedKeysCountsWhereTheyAreAllowed) {
+  const auto read = [](std::string_view text) { return parse_json(text, "text", {.repeated_keys = true}).dump(); };
+  EXPECT_EQ(read(R"({"a":1,"b":2,"a":{"c":3,"c":{"d":4}},"e":5})"), R"({"a":{"c":{"d":4}},"b":2,"e":5})");
+  EXPECT_EQ(read(R"([{"a":[1,2]},{"a":{"x":1},"a":[{"a":2,"a":3}],"b":{"a":4}}])"),
+            R"([{"a":[1,2]},{"a":[{"a":3}],"b":{"a":4}}])");
+}
+
 TEST(Json, RefusesDeepNestingWithoutRecursing) {
   EXPECT_THAT(refusal(std::string(1000000, '['), {.max_depth = 64}), HasSubstr("deeper than 64"));
   EXPECT_EQ(refusal("[[1]]", {.max_depth = 2}), "");

@@ -36,6 +36,7 @@ TEST(ArgumentTypes, OtherTypesAreReadAsJson) {
   EXPECT_EQ(value("null", R"({"type": "null"})"), nullptr);
   EXPECT_EQ(value("[1, {\"a\": null}]", R"({"type": "array"})").dump(), R"([1,{"a":null}])");
   EXPECT_EQ(value("{\"b\": 1, \"a\": 2}", R"({"type": "object"})").dump(), R"({"b":1,"a":2})");
+  EXPECT_EQ(value("{\"a\": {\"b\": 1}, \"c\": 2, \"a\": [3]}", R"({"type": "object"})").dump(), R"({"a":[3],"c":2})");
 }
 
 TEST(ArgumentTypes, WhatDoesNotFitIsAString) {
@@ -45,7 +46,6 @@ TEST(ArgumentTypes, WhatDoesNotFitIsAString) {
   EXPECT_EQ(value("1", R"({"type": "boolean"})"), "1");
   EXPECT_EQ(value("{}", R"({"type": "array"})"), "{}");
   EXPECT_EQ(value("[1", R"({"type": "array"})"), "[1");
-  EXPECT_EQ(value("{\"a\":1,\"a\":2}", R"({"type": "object"})"), "{\"a\":1,\"a\":2}");
   EXPECT_EQ(value("1e999", R"({"type": "number"})"), "1e999");
   EXPECT_EQ(value("\"5\"", R"({"type": "integer"})"), "\"5\"");
   // As a JSON number these would lose digits.
