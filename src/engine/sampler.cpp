@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -14,12 +15,42 @@ namespace {
 // Up to this many, a heap of the wanted candidates is cheaper than selecting and sorting them.
 constexpr size_t kHeapLimit = 1024;
 
+// Logits are looked at in blocks of a fixed size, which the compiler turns into vector instructions. Lanes are folded
+// one by one at the end of a block.
+constexpr size_t kLanes = 16;
+constexpr size_t kBlock = 8 * kLanes;
+
 int32_t argmax(std::span<const float> logits) {
   size_t best = 0;
   for (size_t i = 1; i < logits.size(); ++i) {
     if (logits[i] > logits[best]) best = i;
   }
   return static_cast<int32_t>(best);
+}
+
+// Of numbers that are finite or minus infinity.
+float largest_of_block(const float* logits) {
+  std::array<float, kLanes> lanes;
+  std::copy_n(logits, kLanes, lanes.begin());
+  for (size_t i = kLanes; i < kBlock; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
+    }
+  }
+  return *std::max_element(lanes.begin(), lanes.end());
+}
+
+bool is_finite(std::span<const float> logits) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  std::array<uint32_t, kLanes> others = {};  // not zero where all bits of an exponent are set
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      others[lane] |= (std::bit_cast<uint32_t>(logits[i + lane]) & kExponent) == kExponent ? 1 : 0;
+    }
+  }
+  for (; i < logits.size(); ++i) others[0] |= std::isfinite(logits[i]) ? 0 : 1;
+  return std::all_of(others.begin(), others.end(), [](uint32_t other) { return other == 0; });
 }
 
 }  // namespace
@@ -41,9 +72,7 @@ void Sampler::accept_prompt(std::span<const int32_t> prompt) {
 
 void Sampler::check(std::span<const float> logits, int64_t position) const {
   if (logits.empty()) base::internal_error("sampler", "the model gave no logits for token {} of the answer", position);
-  bool finite = true;
-  for (const float logit : logits) finite &= std::abs(logit) <= std::numeric_limits<float>::max();
-  if (finite) return;
+  if (is_finite(logits)) return;
   const auto bad = std::count_if(logits.begin(), logits.end(), [](float logit) { return !std::isfinite(logit); });
   base::internal_error("sampler", "{} of {} logits for token {} of the answer are not finite", bad, logits.size(),
                        position);
@@ -113,17 +142,18 @@ int32_t Sampler::draw(std::span<const float> logits, int64_t position, const All
 }
 
 // Nothing is filtered: the inverse of the cumulative distribution in the order of ids, without sorting.
-int32_t Sampler::draw_from_all(std::span<const float> logits, double u) const {
+int32_t Sampler::draw_from_all(std::span<const float> logits, double u) {
   const double peak = *std::max_element(logits.begin(), logits.end());
-  const auto weight_of = [&](float logit) {
-    return std::exp((static_cast<double>(logit) - peak) / sampling_.temperature);
-  };
+  weights_.resize(logits.size());
   double total = 0;
-  for (const float logit : logits) total += weight_of(logit);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    weights_[i] = std::exp((static_cast<double>(logits[i]) - peak) / sampling_.temperature);
+    total += weights_[i];
+  }
   double rest = u * total;
   int32_t last = 0;  // the last token with any weight, should rounding leave a rest
   for (size_t i = 0; i < logits.size(); ++i) {
-    const double w = weight_of(logits[i]);
+    const double w = weights_[i];
     if (w <= 0) continue;
     last = static_cast<int32_t>(i);
     if (rest < w) return last;
@@ -166,16 +196,20 @@ size_t Sampler::nucleus(size_t kept, double mass) {
 // Fills candidates_ with the best `count` in order, in one pass that keeps a heap of them.
 void Sampler::select_best(std::span<const float> logits, size_t count) {
   candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const Candidate candidate{logits[i], static_cast<int32_t>(i)};
-    if (candidates_.size() == count) {
-      // Ids ascend, so an equal logit is no better than what is kept.
-      if (candidate.logit <= candidates_.front().logit) continue;
-      std::pop_heap(candidates_.begin(), candidates_.end(), better);
-      candidates_.pop_back();
+  // Ids ascend, so an equal logit is no better than what is kept.
+  const auto belongs = [&](float logit) { return candidates_.size() < count || logit > candidates_.front().logit; };
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const std::span<const float> block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    if (block.size() == kBlock && !belongs(largest_of_block(block.data()))) continue;
+    for (size_t i = 0; i < block.size(); ++i) {
+      if (!belongs(block[i])) continue;
+      if (candidates_.size() == count) {
+        std::pop_heap(candidates_.begin(), candidates_.end(), better);
+        candidates_.pop_back();
+      }
+      candidates_.push_back({block[i], static_cast<int32_t>(begin + i)});
+      std::push_heap(candidates_.begin(), candidates_.end(), better);
     }
-    candidates_.push_back(candidate);
-    std::push_heap(candidates_.begin(), candidates_.end(), better);
   }
   std::sort_heap(candidates_.begin(), candidates_.end(), better);
   sorted_ = candidates_.size();

@@ -44,7 +44,7 @@ class Sampler {
   void penalise();
   void forbid(const Allowed& allowed);
   void check(std::span<const float> logits, int64_t position) const;
-  int32_t draw_from_all(std::span<const float> logits, double u) const;
+  int32_t draw_from_all(std::span<const float> logits, double u);
   int32_t draw_from_best(std::span<const float> logits, double u);
   void select_best(std::span<const float> logits, size_t count);
   double weight(const Candidate& candidate) const;
@@ -57,6 +57,7 @@ class Sampler {
   std::unordered_map<int32_t, int64_t> counts_;  // tokens of the answer
   std::unordered_set<int32_t> seen_;             // of the prompt and the answer, for the repetition penalty
   std::vector<float> adjusted_;
+  std::vector<double> weights_;  // of all tokens, where nothing is filtered
   std::vector<Candidate> candidates_;
   size_t sorted_ = 0;  // candidates_[0, sorted_) are the best ones, in order
 };
