@@ -194,6 +194,17 @@ TEST(Sampler, NegativePenaltiesEncourage) {
   EXPECT_EQ(sampler.draw(logits, 1), 1);
 }
 
+TEST(Sampler, OneLogitThatIsNotFiniteIsFoundWhereverItStands) {
+  const auto logits = random_logits(500, 6);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    auto with = logits;
+    with[i] = i % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : -std::numeric_limits<float>::infinity();
+    EXPECT_THROW(Sampler(sampling_with(1.0), 500).draw(with, 0), base::Error) << i;
+    with[i] = i % 2 == 0 ? std::numeric_limits<float>::max() : std::numeric_limits<float>::lowest();
+    EXPECT_NO_THROW(Sampler(sampling_with(1.0), 500).draw(with, 0)) << i;
+  }
+}
+
 TEST(Sampler, LogitsThatAreNotFiniteAreAFaultWithTheFigures) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
