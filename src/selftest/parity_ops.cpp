@@ -485,12 +485,8 @@ void ParityOps::gated_delta_net(const Columns& columns, const GatedDeltaNet& arg
   compare("gated_delta_net", where + " state", host.card_slot_values(), host.slot_values(), 1e-4);
 }
 
-void ParityOps::attention_inputs(const Columns& columns, const AttentionInputs& args) {
-  HostColumns host(*this, columns);
-  if (!planning_) host.with_pages(args.kv);
-  card_.attention_inputs(columns, args);
-  if (planning_) return;
-  const int64_t tokens = columns.count();
+std::vector<float> ParityOps::host_queries(HostColumns& host, const AttentionInputs& args) {
+  const int64_t tokens = host.columns().count();
   const int64_t dim = args.kv.head_dim;
   const auto q_gate = fetch(args.q_gate, tokens * args.heads * 2 * dim);
   const auto k = fetch(args.k, tokens * args.kv.kv_heads * dim);
@@ -505,18 +501,23 @@ void ParityOps::attention_inputs(const Columns& columns, const AttentionInputs& 
   twin.kv = host.kv(args.kv);
   twin.q = q.data();
   host_.attention_inputs(host.columns(), twin);
-  const std::string where = fmt::format("{} tokens from {}", tokens, columns.runs[0].position);
-  compare("attention_inputs", where, fetch(args.q, tokens * args.heads * dim), q, rounding_tolerance());
+  return q;
+}
+
+void ParityOps::attention_inputs(const Columns& columns, const AttentionInputs& args) {
+  HostColumns host(*this, columns);
+  if (!planning_) host.with_pages(args.kv);
+  card_.attention_inputs(columns, args);
+  if (planning_) return;
+  const auto q = host_queries(host, args);
+  const std::string where = fmt::format("{} tokens from {}", columns.count(), columns.runs[0].position);
+  compare("attention_inputs", where, fetch(args.q, static_cast<int64_t>(q.size())), q, rounding_tolerance());
   compare_pages("attention_inputs", where, args.kv, host.card_pages(), host.pages());
 }
 
-void ParityOps::index_inputs(const Columns& columns, const IndexInputs& args) {
-  HostColumns host(*this, columns);
+std::vector<float> ParityOps::host_index_queries(HostColumns& host, const IndexInputs& args) {
+  const int64_t tokens = host.columns().count();
   const int64_t dim = args.kv.index_dim;
-  if (!planning_) host.with_pages(args.kv).with_slot(args.recent, kRecentKeys * dim);
-  card_.index_inputs(columns, args);
-  if (planning_) return;
-  const int64_t tokens = columns.count();
   const auto qk = fetch(args.qk, tokens * (args.heads + 1) * dim);
   std::vector<float> q(static_cast<size_t>(tokens * args.heads * dim));
   IndexInputs twin = args;
@@ -526,8 +527,17 @@ void ParityOps::index_inputs(const Columns& columns, const IndexInputs& args) {
   twin.kv = host.kv(args.kv);
   twin.q = q.data();
   host_.index_inputs(host.columns(), twin);
-  const std::string where = fmt::format("{} tokens from {}", tokens, columns.runs[0].position);
-  compare("index_inputs", where, fetch(args.q, tokens * args.heads * dim), q, rounding_tolerance());
+  return q;
+}
+
+void ParityOps::index_inputs(const Columns& columns, const IndexInputs& args) {
+  HostColumns host(*this, columns);
+  if (!planning_) host.with_pages(args.kv).with_slot(args.recent, kRecentKeys * args.kv.index_dim);
+  card_.index_inputs(columns, args);
+  if (planning_) return;
+  const auto q = host_index_queries(host, args);
+  const std::string where = fmt::format("{} tokens from {}", columns.count(), columns.runs[0].position);
+  compare("index_inputs", where, fetch(args.q, static_cast<int64_t>(q.size())), q, rounding_tolerance());
   compare("index_inputs", where + " recent", host.card_slot_values(), host.slot_values(), 0);
   compare_pages("index_inputs", where, args.kv, host.card_pages(), host.pages());
 }
@@ -604,41 +614,19 @@ void ParityOps::gated_attention(const Columns& columns, const GatedAttention& ar
   const bool chooses = args.selection != nullptr && columns.reach / inputs.kv.ratio > args.selection->budget;
   if (columns.count() > ops::kMostFewColumns || chooses) return Ops::gated_attention(columns, args);
   HostColumns host(*this, columns);
-  const int64_t index_dim = inputs.kv.index_dim;
   if (!planning_) {
     host.with_pages(inputs.kv);
-    if (args.selection != nullptr) host.with_slot(args.index.recent, kRecentKeys * index_dim);
+    if (args.selection != nullptr) host.with_slot(args.index.recent, kRecentKeys * inputs.kv.index_dim);
   }
   card_.gated_attention(columns, args);
   if (planning_) return;
   const std::string where = fmt::format("{} tokens from {}", columns.count(), columns.runs[0].position);
   const int64_t tokens = columns.count();
-  const int64_t dim = inputs.kv.head_dim;
-  const auto q_gate = fetch(inputs.q_gate, tokens * inputs.heads * 2 * dim);
-  const auto k = fetch(inputs.k, tokens * inputs.kv.kv_heads * dim);
-  const auto v = fetch(inputs.v, tokens * inputs.kv.kv_heads * dim);
-  std::vector<float> q(static_cast<size_t>(tokens * inputs.heads * dim));
-  AttentionInputs twin = inputs;
-  twin.q_gate = q_gate.data();
-  twin.k = k.data();
-  twin.v = v.data();
-  twin.q_norm = kept_floats(inputs.q_norm, dim);
-  twin.k_norm = kept_floats(inputs.k_norm, dim);
-  twin.kv = host.kv(inputs.kv);
-  twin.q = q.data();
-  host_.attention_inputs(host.columns(), twin);
-  const auto card_q = fetch(inputs.q, tokens * inputs.heads * dim);
+  const auto q = host_queries(host, inputs);
+  const auto card_q = fetch(inputs.q, static_cast<int64_t>(q.size()));
   compare("gated_attention", where + " queries", card_q, q, rounding_tolerance());
   if (args.selection != nullptr) {
-    const auto qk = fetch(args.index.qk, tokens * (args.index.heads + 1) * index_dim);
-    std::vector<float> index_q(static_cast<size_t>(tokens * args.index.heads * index_dim));
-    IndexInputs index = args.index;
-    index.qk = qk.data();
-    index.q_norm = kept_floats(args.index.q_norm, index_dim);
-    index.k_norm = kept_floats(args.index.k_norm, index_dim);
-    index.kv = host.kv(inputs.kv);
-    index.q = index_q.data();
-    host_.index_inputs(host.columns(), index);
+    host_index_queries(host, args.index);  // nobody asks for the queries themselves
     compare("gated_attention", where + " recent", host.card_slot_values(), host.slot_values(), 0);
     const std::vector<float> everything(static_cast<size_t>(tokens), ops::BlockSelection::kEverything);
     compare("gated_attention", where + " counts", to_floats(fetch(args.selection->counts, tokens)), everything, 0);
@@ -647,6 +635,7 @@ void ParityOps::gated_attention(const Columns& columns, const GatedAttention& ar
   // What follows, from the card's own queries and pages: theirs may lie on the other side of a rounding.
   HostColumns after(*this, columns);
   after.with_pages(inputs.kv);
+  const auto q_gate = fetch(inputs.q_gate, 2 * static_cast<int64_t>(q.size()));
   std::vector<float> want(q.size());
   Attention attend = args.attention();
   attend.q = card_q.data();
@@ -655,7 +644,7 @@ void ParityOps::gated_attention(const Columns& columns, const GatedAttention& ar
   attend.selection = nullptr;
   attend.out = want.data();
   host_.attention(after.columns(), attend);
-  compare("gated_attention", where, fetch(args.out, tokens * inputs.heads * dim), want, rounding_tolerance());
+  compare("gated_attention", where, fetch(args.out, static_cast<int64_t>(want.size())), want, rounding_tolerance());
 }
 
 void ParityOps::compare_routing(const std::string& op, const float* x, int64_t tokens, const Weight& w, int64_t top_k,

@@ -110,6 +110,9 @@ class ParityOps final : public ops::Ops {
                const std::vector<float>& want, double tolerance);
   void compare_routing(const std::string& op, const float* x, int64_t tokens, const ops::Weight& w, int64_t top_k,
                        const int32_t* ids, const float* weights);
+  // What the host makes of the same inputs of attention, and of the index: queries, and rows in its pages and slots.
+  std::vector<float> host_queries(HostColumns& host, const AttentionInputs& args);
+  std::vector<float> host_index_queries(HostColumns& host, const IndexInputs& args);
   void compare_pages(const std::string& op, const std::string& where, const ops::KvLayer& kv,
                      const std::vector<std::byte>& got, const std::vector<std::byte>& want);
   double product_tolerance(const ops::Weight& w, int64_t tokens, bool exact_inputs) const;
