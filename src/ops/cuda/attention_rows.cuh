@@ -113,9 +113,6 @@ __device__ inline void rotate_row(Row& row, int pairs, const float2* angles, flo
   __syncwarp();
 }
 
-__device__ __forceinline__ float4 rounded_to_bf16(float4 x) {
-  return {rounded_to_bf16(x.x), rounded_to_bf16(x.y), rounded_to_bf16(x.z), rounded_to_bf16(x.w)};
-}
 __device__ __forceinline__ uint2 packed_bf16(float4 x) {
   const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y);
   const __nv_bfloat162 high = __floats2bfloat162_rn(x.z, x.w);

@@ -4,6 +4,7 @@
 
 #include <cooperative_groups.h>
 
+#include "ops/cuda/byte_barrier.cuh"
 #include "ops/cuda/dense_decode.cuh"
 #include "ops/cuda/dense_few_shape.cuh"
 #include "ops/cuda/lanes.cuh"
@@ -63,25 +64,18 @@ class Meeting {
   // By one thread, before all of the block's meet at a barrier.
   __device__ void prepare() const {
     for (uint32_t i = 0; i < kPlaces; ++i) {
-      set_up(left_at(i), p_.cut.warps);
-      set_up(free_at(i), 1);
+      set_up_barrier(left_at(i), p_.cut.warps);
+      set_up_barrier(free_at(i), 1);
     }
-    set_up(arrival(), 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    set_up_barrier(arrival(), 1);
+    announce_barriers();
     const int tiles = owned_tiles(p_, share_) * (p_.product.paired ? 2 : 1) * p_.cut.splits;
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival()),
-                 "r"(tiles * kTileRows * static_cast<int>(sizeof(float)) << bits())
-                 : "memory");
+    expect_bytes(arrival(), tiles * kTileRows * static_cast<int>(sizeof(float)) << bits());
   }
 
   // Until all sums of the block's tiles are there, from all blocks of the cluster. Nothing is written to its shared
   // memory later, so that it may end.
-  __device__ void await_arrival() const {
-    asm volatile(
-        "{.reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0; "
-        "@!done bra again;}" ::"r"(arrival())
-        : "memory");
-  }
+  __device__ void await_arrival() const { await_bytes_of_cluster(arrival()); }
 
   __device__ void begin_pass(int pass) {
     pass_ = pass;
@@ -131,9 +125,6 @@ class Meeting {
   __device__ uint32_t arrival() const { return barriers_ + 16 * kPlaces; }
   __device__ float* parts_of(uint32_t number) const {
     return parts_ + static_cast<int>(number % kPlaces) * p_.cut.warps * kWarpFloats;
-  }
-  __device__ static void set_up(uint32_t barrier, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
   }
   __device__ static void arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");

@@ -93,8 +93,7 @@ __device__ void load_columns(const AloneArgs& a, float* x, float* inner) {
   }
   if (i >= a.around.inputs / 4) return;
   if (a.around.round) {
-    of_inner = {rounded_to_bf16(of_inner.x), rounded_to_bf16(of_inner.y), rounded_to_bf16(of_inner.z),
-                rounded_to_bf16(of_inner.w)};
+    of_inner = rounded_to_bf16(of_inner);
   }
   store4(inner + 4 * i, of_inner);
 }
@@ -190,7 +189,7 @@ __global__ void __launch_bounds__(kAloneThreads, 1) experts_alone(const __grid_c
     block.halves[warp][1].open();
     block.jobs[warp].open();
     if (warp == 0) block.shared_rows.open();
-    Arrival::opened();
+    announce_barriers();
     block.tickets[warp] = 0;
   }
   __syncwarp();

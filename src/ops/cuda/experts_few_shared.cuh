@@ -83,7 +83,7 @@ __device__ inline void multiply_shared(const FewArgs& a, Share rows, float* colu
   SharedWeights w = load_shared(around, rows, task);
   for (int i = static_cast<int>(threadIdx.x); i < tokens * around.inputs / 4; i += static_cast<int>(blockDim.x)) {
     float4 x = __ldcg(reinterpret_cast<const float4*>(around.inner) + i);
-    if (around.round) x = {rounded_to_bf16(x.x), rounded_to_bf16(x.y), rounded_to_bf16(x.z), rounded_to_bf16(x.w)};
+    if (around.round) x = rounded_to_bf16(x);
     store4(columns + 4 * i, x);
   }
   __syncthreads();

@@ -46,6 +46,10 @@ __device__ inline float rounded_to_bf16(float x) {
   return __bfloat162float(__float2bfloat16_rn(x));
 }
 
+__device__ inline float4 rounded_to_bf16(float4 x) {
+  return {rounded_to_bf16(x.x), rounded_to_bf16(x.y), rounded_to_bf16(x.z), rounded_to_bf16(x.w)};
+}
+
 // 1 / rms of `width` values with this sum of squares.
 __device__ inline float inverse_rms(float squares, int64_t width, float eps) {
   return 1.0F / sqrtf(squares / static_cast<float>(width) + eps);

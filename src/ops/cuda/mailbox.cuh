@@ -2,7 +2,7 @@
 // which takes about half as long as a barrier of the cluster behind ordinary stores.
 #pragma once
 
-#include <cstdint>
+#include "ops/cuda/byte_barrier.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -12,31 +12,20 @@ struct Mailbox {
   uint64_t barrier;
 
   __device__ void open(int bytes) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&barrier)) : "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&barrier)), "r"(bytes)
-                 : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    set_up_barrier(shared_address(&barrier), 1);
+    expect_bytes(shared_address(&barrier), bytes);
+    announce_barriers();
   }
   // Into `to` of the cluster's block `rank`, which has opened this mailbox of its own.
   __device__ void send(float* to, int rank, float value) {
     asm volatile(
         "{.reg .b32 data, barrier; mapa.shared::cluster.u32 data, %0, %2; mapa.shared::cluster.u32 barrier, %1, %2; "
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [data], %3, [barrier];}" ::"r"(address(to)),
-        "r"(address(&barrier)), "r"(rank), "r"(__float_as_uint(value))
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [data], %3, [barrier];}" ::"r"(shared_address(to)),
+        "r"(shared_address(&barrier)), "r"(rank), "r"(__float_as_uint(value))
         : "memory");
   }
   // Until all bytes are there.
-  __device__ void receive() {
-    asm volatile(
-        "{.reg .pred done; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0; "
-        "@!done bra again;}" ::"r"(address(&barrier))
-        : "memory");
-  }
-
- private:
-  __device__ static uint32_t address(const void* shared) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  }
+  __device__ void receive() { await_bytes_of_cluster(shared_address(&barrier)); }
 };
 
 }  // namespace tandem::ops::cuda

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, kMost == 1   ? 4
 #pragma unroll
       for (int i = 0; i < kTogether * kSteps; ++i) {
         float4& four = x[i / kSteps][i % kSteps];
-        four = {rounded_to_bf16(four.x), rounded_to_bf16(four.y), rounded_to_bf16(four.z), rounded_to_bf16(four.w)};
+        four = rounded_to_bf16(four);
       }
     }
 #pragma unroll
