@@ -1,10 +1,10 @@
 // A product of BF16 matrices of our own, for many columns: tiles of 128 columns x 128 rows, 32 inputs at a time in four
 // stages of shared memory, each warp 64 columns x 32 rows on the tensor cores. Bound by mma.sync: on cards with warp
 // group products (H100, H200) about half of what cuBLASLt reaches.
-#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dense_decode.cuh"
 #include "ops/cuda/dense_mma.cuh"
 #include "ops/cuda/dense_paths.h"
+#include "ops/cuda/line_stages.cuh"
 
 namespace tandem::ops::cuda::dense {
 
@@ -22,12 +22,6 @@ struct Arguments {
   Weight w;
   int64_t first_row = 0;
 };
-
-// Byte offset of 16 bytes (eight inputs) of a line: lines lie in pairs of 128 bytes, whose eight places are permuted so
-// that eight lines' loads meet no bank twice.
-__device__ inline uint32_t place(int line, int chunk) {
-  return static_cast<uint32_t>(line * 64 + ((chunk ^ (line >> 1 & 3)) << 4));
-}
 
 // One stage's lines of one side: two 16-byte copies a thread.
 __device__ inline void copy_lines(uint32_t to, const uint16_t* from, int64_t stride, int64_t first, int64_t lines,
@@ -90,23 +84,13 @@ __global__ void __launch_bounds__(kThreads, 2) bf16_tiles(const __grid_constant_
   const int steps = static_cast<int>((p.inputs + kStep - 1) / kStep);
   float sum[4][4][4] = {};
 
-  const auto fetch = [&](int step) {
-    if (step < steps) {
-      const uint32_t to = base + step % kStages * kStageBytes;
-      copy_lines(to, p.x, p.x_stride, first_column, p.tokens, int64_t{step} * kStep, p.inputs);
-      copy_lines(to + kStageBytes / 2, p.w, p.w_stride, first_row, p.rows, int64_t{step} * kStep, p.inputs);
-    }
-    commit_copies();
-  };
-#pragma unroll
-  for (int step = 0; step < kStages - 1; ++step) fetch(step);
-  for (int step = 0; step < steps; ++step) {
-    await_copies<kStages - 2>();
-    __syncthreads();
-    fetch(step + kStages - 1);
-    const uint32_t from = base + step % kStages * kStageBytes;
-    multiply_stage(from, from + kStageBytes / 2, warp_column, warp_row, sum);
-  }
+  run_stages<kStages, kStageBytes>(
+      base, steps,
+      [&](int step, uint32_t to) {
+        copy_lines(to, p.x, p.x_stride, first_column, p.tokens, int64_t{step} * kStep, p.inputs);
+        copy_lines(to + kStageBytes / 2, p.w, p.w_stride, first_row, p.rows, int64_t{step} * kStep, p.inputs);
+      },
+      [&](uint32_t from) { multiply_stage(from, from + kStageBytes / 2, warp_column, warp_row, sum); });
 
   const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -5,7 +5,6 @@
 // The last step's blocks take 128 tokens and 32 places of all streams, which they multiply as 128 rows of `up`, 32
 // inputs at a time in four stages of shared memory: a warp has 64 tokens and 8 places, and a thread the gates of all
 // streams for the places that it mixes.
-#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dense.h"
 #include "ops/cuda/dense_paths.h"
 #include "ops/cuda/follow.cuh"
@@ -13,6 +12,7 @@
 #include "ops/cuda/hyper_norm.cuh"
 #include "ops/cuda/hyper_quick.cuh"
 #include "ops/cuda/lanes.cuh"
+#include "ops/cuda/line_stages.cuh"
 #include "ops/cuda/tensor_cores.cuh"
 
 namespace tandem::ops::cuda {
@@ -46,12 +46,6 @@ __global__ void __launch_bounds__(kThreads) silu_rounded_kernel(const float* low
   const __nv_bfloat162 first = __floats2bfloat162_rn(silu(x.x * kShare), silu(x.y * kShare));
   const __nv_bfloat162 second = __floats2bfloat162_rn(silu(x.z * kShare), silu(x.w * kShare));
   reinterpret_cast<uint2*>(rounded)[i] = {pair_of(first.x, first.y), pair_of(second.x, second.y)};
-}
-
-// Byte offset of 16 bytes (eight inputs) of a line: lines lie in pairs of 128 bytes, whose eight places are permuted so
-// that eight lines' loads meet no bank twice.
-__device__ inline uint32_t place(int line, int chunk) {
-  return static_cast<uint32_t>(line * 64 + ((chunk ^ (line >> 1 & 3)) << 4));
 }
 
 // 16 bytes of two lines of each side a thread: lines of tokens, then of rows, whose place is the line's behind those of
@@ -169,24 +163,14 @@ __global__ void __launch_bounds__(kThreads, 2) up_mix_kernel(const __grid_consta
     asm volatile(
         "prefetch.global.L2 [%0];" ::"l"(mix.state + (token * kStreams + line % kStreams) * hidden + first_place));
   }
-  const auto fetch = [&](int step) {
-    if (step < steps) {
-      const uint32_t stage = base + step % kStages * kStageBytes;
-      lines.copy_tokens(stage, step * kStep);
-      lines.copy_rows(stage, step * kStep);
-    }
-    commit_copies();
-  };
   Sums sums[2] = {};
-#pragma unroll
-  for (int step = 0; step < kStages - 1; ++step) fetch(step);
-  for (int step = 0; step < steps; ++step) {
-    await_copies<kStages - 2>();
-    __syncthreads();
-    fetch(step + kStages - 1);
-    const uint32_t stage = base + step % kStages * kStageBytes;
-    multiply_stage(stage, stage + kTokens * kStep * 2, warp_token, warp_place, sums);
-  }
+  run_stages<kStages, kStageBytes>(
+      base, steps,
+      [&](int step, uint32_t stage) {
+        lines.copy_tokens(stage, step * kStep);
+        lines.copy_rows(stage, step * kStep);
+      },
+      [&](uint32_t stage) { multiply_stage(stage, stage + kTokens * kStep * 2, warp_token, warp_place, sums); });
 
   const int at = first_place + warp_place + lane % 4 * 2;
   float2 weights[kStreams];
