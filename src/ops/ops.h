@@ -84,6 +84,12 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
+// A token and its logit.
+struct TokenLogit {
+  float logit;
+  int32_t id;
+};
+
 // Gated residual of several streams (hyper-connection). `inject` has no data in the final mixer.
 struct HyperWeights {
   const float* norm = nullptr;  // [streams * hidden]
@@ -399,6 +405,20 @@ class Ops {
   // The largest allowed logit of each row, the lower id among equals; -1 where a token's logit, allowed or not, is not
   // finite, and where no token is allowed.
   virtual void greedy(const Greedy& args) = 0;
+
+  struct TopLogits {
+    const float* logits = nullptr;  // as in Greedy, down to `allowed`
+    int64_t rows = 0, vocab = 0;
+    int64_t tokens = 0;
+    const uint32_t* allowed = nullptr;
+    TokenLogit* best = nullptr;  // [rows, kTopLogits], in shared memory, as `counts`
+    int32_t* counts = nullptr;   // [rows]
+  };
+  static constexpr int64_t kTopLogits = 256;
+  // The kTopLogits largest allowed logits of each row, best first, the lower id first among equals. `counts` says how
+  // many there are: fewer where fewer are allowed, and -1 where a token's logit, allowed or not, is not finite. What
+  // `best` holds behind them is not said.
+  virtual void top_logits(const TopLogits& args) = 0;
 };
 
 }  // namespace tandem::ops

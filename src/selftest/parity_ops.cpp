@@ -770,4 +770,31 @@ void ParityOps::greedy(const Greedy& args) {
           to_floats(want), 0);
 }
 
+void ParityOps::top_logits(const TopLogits& args) {
+  card_.top_logits(args);
+  if (planning_) return;
+  const auto logits = fetch(args.logits, args.rows * args.vocab);
+  const auto allowed = args.allowed == nullptr ? std::vector<uint32_t>()
+                                               : fetch(args.allowed, args.rows * base::ceil_div(args.tokens, 32));
+  std::vector<ops::TokenLogit> best(static_cast<size_t>(args.rows * kTopLogits));
+  std::vector<int32_t> counts(static_cast<size_t>(args.rows));
+  TopLogits host = args;
+  host.logits = logits.data();
+  host.allowed = args.allowed == nullptr ? nullptr : allowed.data();
+  host.best = best.data();
+  host.counts = counts.data();
+  host_.top_logits(host);
+  std::vector<float> got;
+  std::vector<float> want;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    got.push_back(static_cast<float>(args.counts[r]));
+    want.push_back(static_cast<float>(host.counts[r]));
+    for (int64_t i = r * kTopLogits; i < r * kTopLogits + std::min(args.counts[r], host.counts[r]); ++i) {
+      got.insert(got.end(), {static_cast<float>(args.best[i].id), args.best[i].logit});
+      want.insert(want.end(), {static_cast<float>(host.best[i].id), host.best[i].logit});
+    }
+  }
+  compare("top_logits", fmt::format("[{}, {}]", args.rows, args.tokens), got, want, 0);
+}
+
 }  // namespace tandem::selftest

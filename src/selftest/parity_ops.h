@@ -88,6 +88,7 @@ class ParityOps final : public ops::Ops {
   void ngram_memory(const ops::Columns& columns, const ops::NgramWeights& w, const float* rows, int64_t streams,
                     int64_t hidden, float eps, int64_t history, float* state) override;
   void greedy(const Greedy& args) override;
+  void top_logits(const TopLogits& args) override;
 
  private:
   class HostColumns;

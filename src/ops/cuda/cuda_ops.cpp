@@ -162,6 +162,7 @@ class CudaOps final : public Ops {
     cuda::ngram_memory(of("ngram_memory"), columns, w, rows, streams, hidden, eps, history, state);
   }
   void greedy(const Greedy& args) override { cuda::greedy(of("greedy"), args); }
+  void top_logits(const TopLogits& args) override { cuda::top_logits(of("top_logits"), args); }
 
  private:
   const Context& of(const char* operation) const {

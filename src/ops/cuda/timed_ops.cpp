@@ -405,4 +405,8 @@ void TimedOps::greedy(const Greedy& args) {
   timed("greedy", values_cost(args.rows * args.tokens), [&] { card_->greedy(args); });
 }
 
+void TimedOps::top_logits(const TopLogits& args) {
+  timed("top_logits", values_cost(args.rows * args.tokens), [&] { card_->top_logits(args); });
+}
+
 }  // namespace tandem::ops::cuda

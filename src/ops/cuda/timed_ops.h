@@ -92,6 +92,7 @@ class TimedOps final : public Ops {
   void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams, int64_t hidden,
                     float eps, int64_t history, float* state) override;
   void greedy(const Greedy& args) override;
+  void top_logits(const TopLogits& args) override;
 
  private:
   class Points;

@@ -162,4 +162,29 @@ void HostOps::greedy(const Greedy& args) {
   }
 }
 
+void HostOps::top_logits(const TopLogits& args) {
+  const auto better = [](const TokenLogit& a, const TokenLogit& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  };
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const float* row = args.logits + r * args.vocab;
+    const uint32_t* allowed = args.allowed == nullptr ? nullptr : args.allowed + r * base::ceil_div(args.tokens, 32);
+    TokenLogit* best = args.best + r * kTopLogits;  // a heap, the worst of them first
+    TokenLogit* end = best;
+    bool finite = true;
+    for (int64_t i = 0; i < args.tokens; ++i) {
+      if (!(std::abs(row[i]) <= std::numeric_limits<float>::max())) finite = false;
+      if (!finite) break;
+      // Ids ascend, so an equal logit is no better than what is kept.
+      if (end - best == kTopLogits && !(row[i] > best->logit)) continue;
+      if (allowed != nullptr && (allowed[i / 32] >> (i % 32) & 1U) == 0) continue;
+      if (end - best == kTopLogits) std::pop_heap(best, end--, better);
+      *end++ = {row[i], static_cast<int32_t>(i)};
+      std::push_heap(best, end, better);
+    }
+    if (finite) std::sort_heap(best, end, better);
+    args.counts[r] = finite ? static_cast<int32_t>(end - best) : -1;
+  }
+}
+
 }  // namespace tandem::ops::host

@@ -45,6 +45,7 @@ class HostOps : public Ops {
   void ngram_memory(const Columns& columns, const NgramWeights& w, const float* rows, int64_t streams, int64_t hidden,
                     float eps, int64_t history, float* state) override;
   void greedy(const Greedy& args) override;
+  void top_logits(const TopLogits& args) override;
 
  private:
   void convolve_run(const Run& run, const float* x, int64_t channels, const float* weight, int64_t kernel,

@@ -33,6 +33,17 @@ void bench_read(Bench& bench) {
         .logits = real, .rows = rows, .vocab = 248320, .tokens = 248320, .allowed = nullptr, .ids = ids};
     const double each = microseconds(bench.card, [&](int64_t) { greedy(bench.card.context, args); });
     std::printf("greedy %lld x 248320: %.2f us\n", static_cast<long long>(rows), each);
+    auto best = device::Buffer::shared(*bench.card.device, rows * Ops::kTopLogits * 8);
+    auto counts = device::Buffer::shared(*bench.card.device, rows * 4);
+    const Ops::TopLogits top{.logits = real,
+                             .rows = rows,
+                             .vocab = 248320,
+                             .tokens = 248320,
+                             .allowed = nullptr,
+                             .best = best.as<TokenLogit>(),
+                             .counts = counts.as<int32_t>()};
+    const double us_of_top = microseconds(bench.card, [&](int64_t) { top_logits(bench.card.context, top); });
+    std::printf("top_logits %lld x 248320: %.2f us\n", static_cast<long long>(rows), us_of_top);
   }
   bench.buffers.clear();
 }
