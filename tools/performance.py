@@ -44,9 +44,9 @@ all else.
 
 `host.MODEL.….gap_us` is what the host adds to a step of one request: the time from the end of one step on the card to
 the end of the next, less what its recordings take where nothing keeps them waiting. `greedy` chooses the likeliest token
-on the card, `masked` does so under a grammar, `sampled` copies all logits to the host and draws there (temperature 0.7,
-top-p 0.8, top-k 20). What n-gram rows `greedy` needs were never read before; `masked` finds those of the same answer
-in memory.
+on the card, `masked` does so under a grammar; `sampled` and `sampled_masked` draw on the host from the best logits,
+which the card selects (temperature 0.7, top-p 0.8, top-k 20, presence penalty 1.5), `from_all` from all of them (a bias
+raises one). What n-gram rows `greedy` needs were never read before; `masked` finds those of the same answer in memory.
 
 ## Steps of a prompt
 

@@ -81,10 +81,12 @@ void measure_host_gap(BenchReport& report, const std::string& name, engine::Load
   sampled.temperature = 0.7;
   sampled.top_p = 0.8;
   sampled.top_k = 20;
+  engine::SamplingRequest biased = sampled;  // what raises a logit takes all of them
+  biased.logit_bias = {{0, 1.0F}};
+  const auto text = grammar::compile_ebnf("root ::= [^\\x00]*");
   const Kind kinds[] = {
-      {"greedy", greedy, nullptr},
-      {"masked", greedy, grammar::compile_ebnf("root ::= [^\\x00]*")},
-      {"sampled", sampled, nullptr},
+      {"greedy", greedy, nullptr},       {"masked", greedy, text},      {"sampled", sampled, nullptr},
+      {"sampled_masked", sampled, text}, {"from_all", biased, nullptr},
   };
   for (const Kind& kind : kinds) {
     const auto periods = noted(engine, model, WatchedDevice::Watch::kEnds, kind, steps);

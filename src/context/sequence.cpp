@@ -160,8 +160,12 @@ int32_t Sequence::greedy(int64_t tokens, std::span<const uint64_t> allowed) {
   return memory_->model.greedy(tokens, {&allowed, 1}).at(0);
 }
 
-void Sequence::read_logits(std::vector<float>& logits) {
-  memory_->model.read_logits(logits);
+model::Model::TopLogits Sequence::top_logits(int64_t tokens, std::span<const uint64_t> allowed) {
+  return memory_->model.top_logits(tokens, {&allowed, 1}).at(0);
+}
+
+std::span<const float> Sequence::read_logits() {
+  return memory_->model.read_logits();
 }
 
 void Sequence::settle() {

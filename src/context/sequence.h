@@ -52,7 +52,8 @@ class Sequence {
   void forward(std::span<const int32_t> tokens, const model::ForwardRequest& request, model::ForwardOutput& output);
   // Of the last forward of the pool's sequences, which kept this one's logits alone (model::Model::greedy).
   int32_t greedy(int64_t tokens, std::span<const uint64_t> allowed);
-  void read_logits(std::vector<float>& logits);
+  model::Model::TopLogits top_logits(int64_t tokens, std::span<const uint64_t> allowed);
+  std::span<const float> read_logits();
   void settle();
   // Says that these tokens come next, as early as that is known (model::Model::prefetch).
   void prefetch(std::span<const int32_t> tokens);

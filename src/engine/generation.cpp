@@ -44,7 +44,6 @@ double Generation::seconds_of_decode() const {
 void Generation::start(TextModel& model) {
   started_ = Clock::now();
   sequence_ = model.create();
-  keeps_logits_ = sequence_->keeps_logits() && sampler_.takes_likeliest() && !plan_.top_logprobs;
 }
 
 void Generation::step() {
@@ -52,16 +51,8 @@ void Generation::step() {
     prefill();
     return;
   }
-  forward({&outcome_.token_ids.back(), 1});
+  sequence_->forward({&outcome_.token_ids.back(), 1}, true);
   draw();
-}
-
-void Generation::forward(std::span<const int32_t> tokens) {
-  if (keeps_logits_) {
-    sequence_->forward_and_keep(tokens);
-  } else {
-    sequence_->forward(tokens, &logits_);
-  }
 }
 
 // Chunks end at multiples of the chunk size counted from position 0, so that a prompt is always cut at the same places.
@@ -74,11 +65,9 @@ void Generation::prefill() {
   const int64_t ahead = std::min(outcome_.prompt_tokens, end + plan_.prefill_chunk);
   sequence_->prefetch(prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(ahead - begin)));
   const auto chunk = prompt.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-  if (last && plan_.max_tokens > 0) {
-    forward(chunk);
-  } else {
-    sequence_->forward(chunk, nullptr);
-  }
+  const bool answers = last && plan_.max_tokens > 0;
+  sequence_->forward(chunk, answers);
+  if (answers) sequence_->settle();  // the times of prompt and answer are told apart
   prompt_done_ = end;
   Update update;
   if (plan_.progress) {
@@ -104,7 +93,7 @@ void Generation::draw() {
     chosen = true;
     return choose(position, allowed);
   });
-  if (keeps_logits_ && !chosen) sequence_->settle();
+  if (!chosen) sequence_->settle();
   ++outcome_.completion_tokens;
   if (token) {
     take(*token);
@@ -114,12 +103,17 @@ void Generation::draw() {
 }
 
 int32_t Generation::choose(int64_t position, const Allowed& allowed) {
-  if (keeps_logits_) {
-    const int32_t token = sequence_->likeliest(allowed, tokenizer_.size());
-    if (token >= 0) return token;
-    sequence_->read_logits(logits_);  // the sampler says what is wrong with them
-  }
-  return sampler_.draw(logits_, position, allowed);
+  // Log probabilities need all logits in any case.
+  const auto token = plan_.top_logprobs ? std::nullopt : choose_from_best(position, allowed);
+  // Where the best do not tell the token, for none is allowed or a logit is not finite, the sampler says so.
+  return token ? *token : sampler_.draw(sequence_->logits(), position, allowed);
+}
+
+std::optional<int32_t> Generation::choose_from_best(int64_t position, const Allowed& allowed) {
+  if (sampler_.takes_likeliest()) return sequence_->likeliest(allowed, tokenizer_.size());
+  if (!sampler_.takes_candidates()) return std::nullopt;
+  const auto candidates = sequence_->candidates(allowed, tokenizer_.size());
+  return candidates ? sampler_.draw_from(*candidates, position) : std::nullopt;
 }
 
 void Generation::take(int32_t token) {
@@ -131,8 +125,9 @@ void Generation::take(int32_t token) {
   steering_.accept(token, reasoning, answer_.in_reasoning());
   outcome_.reasoning_tokens = steering_.reasoning_tokens();
   if (plan_.top_logprobs) {
-    const size_t tokens = std::min(logits_.size(), static_cast<size_t>(tokenizer_.size()));
-    update.logprobs = step_logprobs(std::span(logits_).first(tokens), token, *plan_.top_logprobs);
+    const std::span<const float> logits = sequence_->logits();
+    const size_t tokens = std::min(logits.size(), static_cast<size_t>(tokenizer_.size()));
+    update.logprobs = step_logprobs(logits.first(tokens), token, *plan_.top_logprobs);
     update.logprobs->reasoning = reasoning;
   }
   if (answer_.stop_string()) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/answer.h"
@@ -62,11 +63,11 @@ class Generation {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Consumes tokens; draw() chooses from the logits that follow.
-  void forward(std::span<const int32_t> tokens);
   void prefill();
   void draw();
   int32_t choose(int64_t position, const Allowed& allowed);
+  // From the best logits alone, where these tell the token.
+  std::optional<int32_t> choose_from_best(int64_t position, const Allowed& allowed);
   void take(int32_t token);
   // Sends what the step gave, if anything.
   void deliver(Update update);
@@ -80,9 +81,6 @@ class Generation {
   Steering steering_;
   std::unique_ptr<TextSequence> sequence_;
   int64_t prompt_done_ = 0;  // tokens of the prompt that were read
-  // Whether the likeliest token is chosen where the logits were computed; else they are in logits_.
-  bool keeps_logits_ = false;
-  std::vector<float> logits_;
   Outcome outcome_;
   std::atomic<bool> cancelled_ = false;
   bool ended_ = false;

@@ -1,5 +1,6 @@
 #include "engine/loaded_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -16,41 +17,46 @@ namespace {
 
 class ModelSequence : public TextSequence {
  public:
-  explicit ModelSequence(context::Sequence sequence) : sequence_(std::move(sequence)) {}
+  ModelSequence(context::Sequence sequence, int64_t vocab) : sequence_(std::move(sequence)), vocab_(vocab) {}
 
   int64_t length() const override { return sequence_.length(); }
 
-  void forward(std::span<const int32_t> tokens, std::vector<float>* logits) override {
-    model::ForwardRequest request;
-    request.logits = logits != nullptr ? 1 : 0;
-    sequence_.forward(tokens, request, output_);
-    if (logits != nullptr) logits->swap(output_.logits);
+  void forward(std::span<const int32_t> tokens, bool keeps_logits) override {
+    sequence_.forward(tokens, {.logits = keeps_logits ? 1 : 0, .keep_logits = keeps_logits}, output_);
   }
 
-  bool keeps_logits() const override { return true; }
+  std::span<const float> logits() override { return sequence_.read_logits(); }
 
-  void forward_and_keep(std::span<const int32_t> tokens) override {
-    sequence_.forward(tokens, {.logits = 1, .keep_logits = true}, output_);
+  std::optional<int32_t> likeliest(const Allowed& allowed, int64_t tokens) override {
+    const int32_t token = sequence_.greedy(tokens, words(allowed, tokens));
+    return token < 0 ? std::nullopt : std::optional(token);
   }
 
-  int32_t likeliest(const Allowed& allowed, int64_t tokens) override {
-    if (allowed.banned.empty()) return sequence_.greedy(tokens, allowed.mask);
+  std::optional<Candidates> candidates(const Allowed& allowed, int64_t tokens) override {
+    const model::Model::TopLogits top = sequence_.top_logits(tokens, words(allowed, tokens));
+    if (!top.finite || top.best.empty()) return std::nullopt;
+    return Candidates{.best = top.best, .tokens = std::min(tokens, vocab_)};
+  }
+
+  void settle() override { sequence_.settle(); }
+
+  void prefetch(std::span<const int32_t> tokens) override { sequence_.prefetch(tokens); }
+
+ private:
+  // What is allowed as bits of the first `tokens`, 64 in a word; none where all are.
+  std::span<const uint64_t> words(const Allowed& allowed, int64_t tokens) {
+    if (allowed.banned.empty()) return allowed.mask;
     mask_.assign(allowed.mask.begin(), allowed.mask.end());
     if (mask_.empty()) mask_.assign(static_cast<size_t>(base::ceil_div(tokens, 64)), ~uint64_t{0});
     for (const int32_t id : allowed.banned) {
       const size_t word = static_cast<size_t>(id) / 64;
       if (word < mask_.size()) mask_[word] &= ~(uint64_t{1} << (static_cast<size_t>(id) % 64));
     }
-    return sequence_.greedy(tokens, mask_);
+    return mask_;
   }
 
-  void read_logits(std::vector<float>& logits) override { sequence_.read_logits(logits); }
-  void settle() override { sequence_.settle(); }
-
-  void prefetch(std::span<const int32_t> tokens) override { sequence_.prefetch(tokens); }
-
- private:
   context::Sequence sequence_;
+  int64_t vocab_;
   std::vector<uint64_t> mask_;
   model::ForwardOutput output_;
 };
@@ -62,7 +68,9 @@ class ModelBehindSeam : public TextModel {
         sequences_(*loaded_.model, tokens, slots),
         first_free_(loaded_.device->is_host() ? 0 : loaded_.device->free_bytes()) {}
 
-  std::unique_ptr<TextSequence> create() override { return std::make_unique<ModelSequence>(sequences_.create()); }
+  std::unique_ptr<TextSequence> create() override {
+    return std::make_unique<ModelSequence>(sequences_.create(), vocab());
+  }
   int64_t capacity_tokens() const override { return sequences_.capacity_tokens(); }
   int64_t vocab() const override { return loaded_.model->config().vocab; }
   std::optional<DeviceMemory> device_memory() const override {

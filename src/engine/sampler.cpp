@@ -55,7 +55,17 @@ bool is_finite(std::span<const float> logits) {
 
 }  // namespace
 
-Sampler::Sampler(Sampling sampling, int64_t tokens) : sampling_(std::move(sampling)), tokens_(tokens) {}
+Sampler::Sampler(Sampling sampling, int64_t tokens) : sampling_(std::move(sampling)), tokens_(tokens) {
+  const bool few = takes_only_likeliest() || (sampling_.top_k > 0 && sampling_.top_k <= ops::Ops::kTopLogits);
+  takes_candidates_ = (few || (sampling_.top_p >= 1 && sampling_.min_p > 0)) && never_raises();
+}
+
+// Whether bias and penalties leave every logit at most what it is.
+bool Sampler::never_raises() const {
+  return sampling_.presence_penalty >= 0 && sampling_.frequency_penalty >= 0 && sampling_.repetition_penalty >= 1 &&
+         std::all_of(sampling_.logit_bias.begin(), sampling_.logit_bias.end(),
+                     [](const LogitBias& bias) { return bias.bias <= 0; });
+}
 
 bool Sampler::better(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -94,15 +104,34 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits, const Al
 void Sampler::penalise() {
   for (const int32_t id : seen_) {
     if (static_cast<size_t>(id) >= adjusted_.size()) continue;
-    const double logit = adjusted_[static_cast<size_t>(id)];
-    const double penalty = sampling_.repetition_penalty;
-    adjusted_[static_cast<size_t>(id)] = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
+    adjusted_[static_cast<size_t>(id)] = repeated(adjusted_[static_cast<size_t>(id)]);
   }
   for (const auto& [id, count] : counts_) {
     if (id < 0 || static_cast<size_t>(id) >= adjusted_.size()) continue;
-    const double penalty = sampling_.presence_penalty + sampling_.frequency_penalty * static_cast<double>(count);
-    adjusted_[static_cast<size_t>(id)] -= static_cast<float>(penalty);
+    adjusted_[static_cast<size_t>(id)] -= penalty(count);
   }
+}
+
+// With the repetition penalty.
+float Sampler::repeated(float logit) const {
+  const double penalty = sampling_.repetition_penalty;
+  return static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
+}
+
+// Of a token that occurred `count` times in the answer.
+float Sampler::penalty(int64_t count) const {
+  return static_cast<float>(sampling_.presence_penalty + sampling_.frequency_penalty * static_cast<double>(count));
+}
+
+// One logit with bias and penalties, to the bit what they make of it among all.
+float Sampler::adjusted(const Candidate& candidate) const {
+  float logit = candidate.logit;
+  for (const LogitBias& bias : sampling_.logit_bias) {
+    if (bias.token == candidate.id) logit += bias.bias;
+  }
+  if (seen_.contains(candidate.id)) logit = repeated(logit);
+  if (const auto found = counts_.find(candidate.id); found != counts_.end()) logit -= penalty(found->second);
+  return logit;
 }
 
 // A forbidden token's logit is minus infinity: it has no weight, and every filter sees only what is allowed.
@@ -128,17 +157,49 @@ void Sampler::forbid(const Allowed& allowed) {
 bool Sampler::takes_likeliest() const {
   const bool penalties =
       sampling_.presence_penalty != 0 || sampling_.frequency_penalty != 0 || sampling_.repetition_penalty != 1;
-  return (sampling_.temperature == 0 || sampling_.top_k == 1) && !penalties && sampling_.logit_bias.empty();
+  return takes_only_likeliest() && !penalties && sampling_.logit_bias.empty();
 }
 
 int32_t Sampler::draw(std::span<const float> logits, int64_t position, const Allowed& allowed) {
   logits = logits.first(std::min(logits.size(), static_cast<size_t>(std::max<int64_t>(tokens_, 0))));
   check(logits, position);
   logits = adjusted(logits, allowed);
-  if (sampling_.temperature == 0 || sampling_.top_k == 1) return argmax(logits);
+  if (takes_only_likeliest()) return argmax(logits);
   const double u = uniform_draw(sampling_.seed.value(), static_cast<uint64_t>(position));
   const bool all = sampling_.top_k == 0 && sampling_.top_p >= 1 && sampling_.min_p <= 0;
   return all ? draw_from_all(logits, u) : draw_from_best(logits, u);
+}
+
+std::optional<int32_t> Sampler::draw_from(const Candidates& given, int64_t position) {
+  const bool limited = sampling_.top_k > 0 && sampling_.top_k < given.tokens;
+  const size_t wanted = takes_only_likeliest() ? 1 : static_cast<size_t>(limited ? sampling_.top_k : given.tokens);
+  const size_t certain = select_certain(given, wanted);
+  if (certain == 0 || !std::isfinite(candidates_[0].logit)) return std::nullopt;
+  if (takes_only_likeliest()) return candidates_[0].id;
+  const bool all_of_top_k = limited && (certain == wanted || given.complete());
+  // top-p needs the weights of all that top-k leaves; min-p goes from the best down, to the first that is too light.
+  if (!all_of_top_k && (sampling_.top_p < 1 || sampling_.min_p <= 0)) return std::nullopt;
+  const size_t kept = filter(certain);
+  if (!all_of_top_k && kept == certain && !given.complete()) return std::nullopt;
+  return pick(kept, uniform_draw(sampling_.seed.value(), static_cast<uint64_t>(position)));
+}
+
+// Fills candidates_ with the best of those given, at most `wanted`, in order, with bias and penalties. Says how many of
+// them are the best of all: nothing raises a logit, so those that are as good as the last one given was.
+size_t Sampler::select_certain(const Candidates& given, size_t wanted) {
+  candidates_.clear();
+  for (const Candidate& next : given.best) {
+    if (candidates_.size() == wanted && !better(next, candidates_.back())) break;
+    const Candidate mine{adjusted(next), next.id};
+    candidates_.insert(std::upper_bound(candidates_.begin(), candidates_.end(), mine, better), mine);
+    if (candidates_.size() > wanted) candidates_.pop_back();
+  }
+  sorted_ = candidates_.size();
+  if (given.complete() || given.best.empty()) return sorted_;
+  const Candidate& last = given.best.back();
+  const auto uncertain = std::find_if(candidates_.begin(), candidates_.end(),
+                                      [&](const Candidate& candidate) { return better(last, candidate); });
+  return static_cast<size_t>(uncertain - candidates_.begin());
 }
 
 // Nothing is filtered: the inverse of the cumulative distribution in the order of ids, without sorting.
@@ -242,7 +303,11 @@ int32_t Sampler::draw_from_best(std::span<const float> logits, double u) {
     sorted_ = 0;
     sort_best(limited ? kept : std::min<size_t>(kept, 64));
   }
-  kept = filter(kept);
+  return pick(filter(kept), u);
+}
+
+// One of the best `kept` candidates, in proportion to their weights.
+int32_t Sampler::pick(size_t kept, double u) const {
   double total = 0;
   for (size_t i = 0; i < kept; ++i) total += weight(candidates_[i]);
   double rest = u * total;

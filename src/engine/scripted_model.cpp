@@ -26,29 +26,33 @@ class ScriptedSequence : public TextSequence {
 
   int64_t length() const override { return static_cast<int64_t>(consumed_.size()); }
 
-  void forward(std::span<const int32_t> tokens, std::vector<float>* logits) override {
+  void forward(std::span<const int32_t> tokens, bool keeps_logits) override {
     if (tokens.empty()) base::internal_error("scripted model", "a forward without tokens");
     const int64_t begin = length();
     if (options_.step_time.count() > 0) std::this_thread::sleep_for(options_.step_time);
     consumed_.insert(consumed_.end(), tokens.begin(), tokens.end());
-    if (logits != nullptr) {
+    if (keeps_logits) {
       if (!answer_) {
         prompt_length_ = consumed_.size();
         answer_ = options_.script(consumed_);
       }
       const size_t next = consumed_.size() - prompt_length_;
       const int32_t token = next < answer_->size() ? (*answer_)[next] : options_.end_token;
-      logits->assign(static_cast<size_t>(options_.vocab), 0.0f);
-      logits->at(static_cast<size_t>(token)) = 100.0f;
+      logits_.assign(static_cast<size_t>(options_.vocab), 0.0f);
+      logits_.at(static_cast<size_t>(token)) = 100.0f;
     }
-    if (options_.hook) options_.hook({.sequence = number_, .begin = begin, .tokens = tokens, .logits = logits});
+    if (!options_.hook) return;
+    options_.hook({.sequence = number_, .begin = begin, .tokens = tokens, .logits = keeps_logits ? &logits_ : nullptr});
   }
+
+  std::span<const float> logits() override { return logits_; }
 
  private:
   const ScriptedOptions& options_;
   int number_;
   std::shared_ptr<int> alive_;
   std::vector<int32_t> consumed_;
+  std::vector<float> logits_;
   size_t prompt_length_ = 0;
   std::optional<std::vector<int32_t>> answer_;
 };

@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "engine/allowed.h"
+#include "engine/candidates.h"
 
 namespace tandem::engine {
 
@@ -18,22 +18,24 @@ class TextSequence {
   virtual ~TextSequence() = default;
 
   virtual int64_t length() const = 0;  // tokens consumed
-  // Consumes at least one token. Where `logits` is not null it receives those that follow the last token, [vocab].
-  // Throws base::Error; the sequence is then of no further use.
-  virtual void forward(std::span<const int32_t> tokens, std::vector<float>* logits) = 0;
+  // Consumes at least one token. With `keeps_logits`, those that follow the last token stay where they were computed
+  // until the next forward of any sequence; the call may return before they are there, and throw what is wrong with
+  // them only in one of the four calls below, which wait. Throws base::Error; the sequence is then of no further use.
+  virtual void forward(std::span<const int32_t> tokens, bool keeps_logits) = 0;
 
-  // Whether logits may stay where they were computed, so that a choice of the likeliest token costs no copy.
-  virtual bool keeps_logits() const { return false; }
-  // forward() that keeps its logits until the next forward of any sequence; it may return before they are there, and
-  // throw what is wrong with them only in one of the three calls below, which wait. REQUIRES: keeps_logits().
-  virtual void forward_and_keep(std::span<const int32_t> tokens) { (void)tokens; }
-  // The likeliest allowed token of the first `tokens`, the lower id among equals; -1 where a logit is not finite or no
-  // token is allowed.
-  virtual int32_t likeliest(const Allowed& allowed, int64_t tokens) {
+  // All of them, [vocab]; until the next forward.
+  virtual std::span<const float> logits() = 0;
+  // The likeliest allowed token of the first `tokens`, the lower id among equals. Absent where a logit is not finite or
+  // no token is allowed, and where the model does not choose.
+  virtual std::optional<int32_t> likeliest(const Allowed& allowed, int64_t tokens) {
     (void)allowed, (void)tokens;
-    return -1;
+    return std::nullopt;
   }
-  virtual void read_logits(std::vector<float>& logits) { (void)logits; }
+  // The best of them, until the next call; absent as above.
+  virtual std::optional<Candidates> candidates(const Allowed& allowed, int64_t tokens) {
+    (void)allowed, (void)tokens;
+    return std::nullopt;
+  }
   virtual void settle() {}
 
   // Says that these tokens come next, so that what they need from disk is on its way. Not required, and not binding.

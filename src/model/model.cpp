@@ -34,7 +34,8 @@ class Decoder final : public Model {
   int64_t recordings_of_step() const override { return ngram_.empty() ? 1 : 2; }
   void forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) override;
   std::vector<int32_t> greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) override;
-  void read_logits(std::vector<float>& logits) override;
+  std::vector<TopLogits> top_logits(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) override;
+  std::span<const float> read_logits() override;
   void settle() override;
   void prefetch(const SequenceView& view, std::span<const int32_t> tokens) override;
   experts::NgramCounters ngram_counters() const override;
@@ -84,10 +85,13 @@ class Decoder final : public Model {
     const float* logits = nullptr;
     int64_t rows = 0;  // of all parts together
     bool settled = false;
+    const float* read = nullptr;  // where the host has them too
   };
-  // Which tokens rows of kept logits may become, and which they became.
+  // Which tokens rows of kept logits may become, and which they became or the best of them.
   struct Choices {
     device::Buffer ids;      // shared: [kMostFewColumns]
+    device::Buffer counts;   // shared: [kMostFewColumns]
+    device::Buffer best;     // shared: [kMostFewColumns, kTopLogits]
     device::Buffer staging;  // shared: [kMostFewColumns, words of the vocabulary]
     device::Buffer allowed;  // the same on the device
   };
@@ -112,8 +116,11 @@ class Decoder final : public Model {
   // logits in memory.answer. Gives the logits on the device.
   const float* compute_rest(StepMemory& memory, const Step& step, Residual& residual, int64_t rows,
                             const ForwardRequest& request, ForwardOutput& output);
-  // Writes the sets of tokens that rows may become where greedy() reads them; null where all may become all.
+  // Writes the sets of tokens that rows may become where operations read them; null where all may become all.
   const uint32_t* upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed);
+  // Whether logits were kept, and `allowed` fits them.
+  void check_choice(std::span<const std::span<const uint64_t>> allowed) const;
+  void finish_choice();
   // The first layer that needs rows of an n-gram table; 0 where none does.
   int64_t first_ngram_layer() const { return ngram_.empty() ? 0 : ngram_.begin()->first; }
   void run_layers(const Step& step, int64_t begin, int64_t end, Residual& residual, const ForwardRequest& request,
@@ -426,6 +433,9 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
   if (choices_.ids.data() == nullptr) {
     const int64_t bytes = ops::kMostFewColumns * base::ceil_div(config_.vocab, 64) * 8;
     choices_.ids = device::Buffer::shared(device_, ops::kMostFewColumns * 4);
+    choices_.counts = device::Buffer::shared(device_, ops::kMostFewColumns * 4);
+    choices_.best = device::Buffer::shared(
+        device_, ops::kMostFewColumns * ops::Ops::kTopLogits * static_cast<int64_t>(sizeof(ops::TokenLogit)));
     choices_.allowed = device::Buffer(device_, bytes);
     if (!device_.is_host()) choices_.staging = device::Buffer::shared(device_, bytes);
   }
@@ -445,6 +455,13 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
                   .tokens = config_.vocab,
                   .allowed = nullptr,
                   .ids = choices_.ids.as<int32_t>()});
+    ops_->top_logits({.logits = logits,
+                      .rows = wanted.rows,
+                      .vocab = config_.vocab,
+                      .tokens = config_.vocab,
+                      .allowed = nullptr,
+                      .best = choices_.best.as<ops::TokenLogit>(),
+                      .counts = choices_.counts.as<int32_t>()});
   });
   // All steps share the operations' scratch memory: where it moved, what was recorded with it is of no use.
   if (ops_->scratch_bytes() != scratch) few_.recordings.clear();
@@ -566,10 +583,17 @@ void Decoder::settle() {
   check_faults(kept_.columns, kept_.memory->answer.as<int32_t>());
 }
 
-void Decoder::read_logits(std::vector<float>& logits) {
-  settle();
-  logits.clear();
-  append(logits, kept_.logits, kept_.rows * config_.vocab);
+std::span<const float> Decoder::read_logits() {
+  if (kept_.memory == nullptr) base::internal_error("model", "the last forward kept no logits");
+  const auto count = static_cast<size_t>(kept_.rows * config_.vocab);
+  if (kept_.read == nullptr && device_.is_host()) kept_.read = kept_.logits;
+  if (kept_.read == nullptr) {
+    std::byte* to = kept_.memory->answer.data() + kept_.columns.count() * 4;  // behind the faults
+    device_.fetch(to, kept_.logits, static_cast<int64_t>(count) * 4);
+    kept_.read = reinterpret_cast<const float*>(to);
+  }
+  finish_choice();
+  return {kept_.read, count};
 }
 
 const uint32_t* Decoder::upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
@@ -587,12 +611,25 @@ const uint32_t* Decoder::upload_allowed(int64_t tokens, std::span<const std::spa
   return choices_.allowed.as<uint32_t>();
 }
 
-std::vector<int32_t> Decoder::greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
+void Decoder::check_choice(std::span<const std::span<const uint64_t>> allowed) const {
   if (kept_.memory == nullptr) base::internal_error("model", "the last forward kept no logits");
   if (kept_.rows > ops::kMostFewColumns || (!allowed.empty() && static_cast<int64_t>(allowed.size()) != kept_.rows)) {
     base::internal_error("model", "{} sets of tokens for {} rows of logits, {} are the most", allowed.size(),
                          kept_.rows, ops::kMostFewColumns);
   }
+}
+
+// Waits for what was asked after the forward, and for the forward.
+void Decoder::finish_choice() {
+  if (kept_.settled) {
+    device_.finish();
+  } else {
+    settle();
+  }
+}
+
+std::vector<int32_t> Decoder::greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
+  check_choice(allowed);
   tokens = std::min(tokens, config_.vocab);
   ops_->greedy({.logits = kept_.logits,
                 .rows = kept_.rows,
@@ -600,13 +637,30 @@ std::vector<int32_t> Decoder::greedy(int64_t tokens, std::span<const std::span<c
                 .tokens = tokens,
                 .allowed = upload_allowed(tokens, allowed),
                 .ids = choices_.ids.as<int32_t>()});
-  if (kept_.settled) {
-    device_.finish();
-  } else {
-    settle();
-  }
+  finish_choice();
   const auto* ids = choices_.ids.as<int32_t>();
   return {ids, ids + kept_.rows};
+}
+
+std::vector<Model::TopLogits> Decoder::top_logits(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
+  check_choice(allowed);
+  tokens = std::min(tokens, config_.vocab);
+  auto* best = choices_.best.as<ops::TokenLogit>();
+  auto* counts = choices_.counts.as<int32_t>();
+  ops_->top_logits({.logits = kept_.logits,
+                    .rows = kept_.rows,
+                    .vocab = config_.vocab,
+                    .tokens = tokens,
+                    .allowed = upload_allowed(tokens, allowed),
+                    .best = best,
+                    .counts = counts});
+  finish_choice();
+  std::vector<TopLogits> rows;
+  for (int64_t r = 0; r < kept_.rows; ++r) {
+    const auto count = static_cast<size_t>(std::max(counts[r], 0));
+    rows.push_back({.finite = counts[r] >= 0, .best = {best + r * ops::Ops::kTopLogits, count}});
+  }
+  return rows;
 }
 
 void Decoder::forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) {

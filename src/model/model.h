@@ -102,8 +102,8 @@ struct ForwardRequest {
   bool routing = false;       // also the router's choices
   bool selection = false;     // also the blocks that sparse attention selected
   bool draft_hidden = false;  // also what the draft head takes
-  // The logits stay on the device, for greedy() and read_logits() of the model; the forward does not wait for them, and
-  // its faults are told there or by settle(). Not together with inner states.
+  // The logits stay on the device, for greedy(), top_logits() and read_logits() of the model; the forward does not wait
+  // for them, and its faults are told there or by settle(). Not together with inner states.
   bool keep_logits = false;
 };
 
@@ -164,7 +164,14 @@ class Model {
   // row which ids it may be, by bit i % 64 of word i / 64; ids beyond a row's words are forbidden, a row without words
   // forbids nothing.
   virtual std::vector<int32_t> greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) = 0;
-  virtual void read_logits(std::vector<float>& logits) = 0;  // [parts, rows, vocab]
+  // The largest logits of each row, as ops::Ops::top_logits has them, until the next call.
+  struct TopLogits {
+    bool finite = true;  // else there are none
+    std::span<const ops::TokenLogit> best;
+  };
+  virtual std::vector<TopLogits> top_logits(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) = 0;
+  // All of them, [parts, rows, vocab], in the host's memory until the next forward.
+  virtual std::span<const float> read_logits() = 0;
   virtual void settle() = 0;
 
   // Tells the model that these tokens will be the next of the sequence, as early as that is known, so that what lies on

@@ -74,6 +74,8 @@ void exercise(model::Model& model, bool quick) {
   const std::vector<std::span<const uint64_t>> allowed = {some, {}, some};
   (void)model.greedy(model.config().vocab - 3, {});
   (void)model.greedy(model.config().vocab - 3, allowed);
+  (void)model.top_logits(model.config().vocab - 3, {});
+  (void)model.top_logits(model.config().vocab - 3, allowed);
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ class RecordingModel final : public model::Model {
   bool has_draft_head() const override { return false; }
   int64_t draft_width() const override { return 0; }
   std::vector<int32_t> greedy(int64_t, std::span<const std::span<const uint64_t>>) override { return {}; }
-  void read_logits(std::vector<float>&) override {}
+  std::vector<TopLogits> top_logits(int64_t, std::span<const std::span<const uint64_t>>) override { return {}; }
+  std::span<const float> read_logits() override { return {}; }
   void settle() override {}
   void draft(const model::SequenceView&, const DraftRequest&, DraftOutput&) override {}
 

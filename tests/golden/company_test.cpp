@@ -154,9 +154,16 @@ TEST_P(Company, TheLikeliestTokenIsChosenFromTheLogits) {
     }
     auto& model = loaded_->model();
     EXPECT_EQ(model.greedy(tokens, allowed), want) << "seed " << seed_;
-    std::vector<float> logits;
-    model.read_logits(logits);
-    EXPECT_EQ(logits, output.logits);
+    const auto best = model.top_logits(tokens, allowed);
+    for (size_t r = 0; r < 2; ++r) {
+      ASSERT_FALSE(best.at(r).best.empty()) << "seed " << seed_;
+      EXPECT_EQ(best[r].best[0].id, want[r]) << "seed " << seed_;
+      for (const ops::TokenLogit& entry : best[r].best) {
+        EXPECT_EQ(entry.logit, output.logits[r * static_cast<size_t>(vocab_) + static_cast<size_t>(entry.id)]);
+      }
+    }
+    const auto logits = model.read_logits();
+    EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), output.logits);
   }
 }
 

@@ -30,7 +30,7 @@ TEST(Selftest, TheProcessorAgreesWithItselfOnEveryOperation) {
         "linear_sum",      "swiglu",       "add_to_streams",  "concatenate",     "hyper_mix",        "hyper_inject",
         "causal_conv",     "delta_net",    "gated_norm",      "gated_delta_net", "attention_inputs", "index_inputs",
         "select_blocks",   "attention",    "gated_attention", "router_and_gate", "hyper_inject_mix", "experts",
-        "combine_experts", "ngram_memory", "greedy",          "expert_mixture"}) {
+        "combine_experts", "ngram_memory", "greedy",          "expert_mixture",  "top_logits"}) {
     EXPECT_THAT(all, Contains(Key(name))) << "no trial runs it";
   }
 }
