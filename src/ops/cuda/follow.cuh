@@ -22,11 +22,18 @@ __device__ inline void follow() {
   await_previous();
 }
 
-// Lets blocks of a kernel have more shared memory than the 48 KB that all may.
+// Lets blocks of a kernel have this much shared memory beside what it declares; all may have 48 KB together.
 template <typename... Parameters>
 void allow_shared(void (*kernel)(Parameters...), int64_t bytes) {
-  if (bytes <= 48 << 10) return;
   TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
+// A multiprocessor's memory is divided between its first-level cache and shared memory, and can be divided anew only
+// while no block is on it: blocks of a kernel that asks for another division than the ones before wait for these. The
+// driver's own choice is as much as the kernel's most blocks could use, alone. `percent` of what there can be.
+template <typename... Parameters>
+void prefer_shared(void (*kernel)(Parameters...), int percent) {
+  TANDEM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent));
 }
 
 #ifdef __CUDACC__

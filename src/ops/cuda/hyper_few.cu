@@ -1,17 +1,19 @@
 // hyper_inject and hyper_mix of at most eight columns in two launches.
 //
 // Eight columns are the width of a tensor-core tile, so that all of them cost what one does, and none sees another. A
-// warp takes 16 rows of weights straight from memory in windows of 32 inputs: lane (g, t) loads the 8 inputs from 8 t
-// on of rows g and g + 8, and the columns' values are taken in the same order, so that the window is two tiles whose
-// inputs are permuted alike on both sides. Weights are asked for before anything else is waited for. The code is kept
-// short: it runs once a launch, and fetching it takes as long as the weights do.
+// warp takes 16 rows of weights in windows of 32 inputs: lane (g, t) has the 8 inputs from 8 t on of rows g and g + 8,
+// and the columns' values are taken in the same order, so that the window is two tiles whose inputs are permuted alike
+// on both sides. Weights are asked for before anything else is waited for, and wait in shared memory: blocks with few
+// registers have room beside those of a product that has not ended. The code is kept short: it runs once a launch, and
+// fetching it takes as long as the weights do.
 //
 // What the last block answered is added on the way. `down` needs the sums and leaves the state as it is, for many
 // blocks read the same part of it; `up`, of whose blocks each has a part for itself, forms the sums again and keeps
 // them.
 #include <algorithm>
-#include <cooperative_groups.h>
+#include <type_traits>
 
+#include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/hyper_few.cuh"
 #include "ops/cuda/hyper_quick.cuh"
@@ -28,21 +30,33 @@ constexpr int kColumns = 8;
 constexpr int kWindow = 32;
 constexpr int kParts = 3;  // BF16 values that together are an FP32 one
 
-// A block multiplies by half of a stream; a warp has four windows of it, and a lane four of its values.
-constexpr int kDownWarps = 10;
-constexpr int kDownThreads = kDownWarps * 32;
-constexpr int kDownWindows = 4;
-constexpr int kWarpInputs = kDownWindows * kWindow;
-constexpr int kSlice = kDownWarps * kWarpInputs;  // places of a stream
-constexpr int kSlices = 2 * kStreams;             // a cluster
+// A block multiplies by half of a stream, in pieces of four windows; a lane has four values of a piece.
+constexpr int kPieces = 10;
+constexpr int kPieceWindows = 4;
+constexpr int kPieceInputs = kPieceWindows * kWindow;
+constexpr int kSlice = kPieces * kPieceInputs;  // places of a stream
+constexpr int kSlices = 2 * kStreams;           // a cluster
+// With one column a warp takes its pieces in turns.
+template <int kMost>
+inline constexpr int kTurns = kMost == 1 ? 2 : 1;
+template <int kMost>
+inline constexpr int kDownWarps = kPieces / kTurns<kMost>;
 constexpr int kDownRows = 16;
 constexpr int kSquares = kDownRows;  // the row of the squares' sums, behind those of the products'
-// BF16 values from a column's inputs to the next one's in shared memory: two fill all banks.
-constexpr int kInputStride = kWarpInputs + kWindow;
+// BF16 values from a column's inputs to the next one's in shared memory, and from a row's to the next one's: two fill
+// all banks.
+constexpr int kInputStride = kPieceInputs + kWindow;
+constexpr int kRowStride = kSlice + kWindow;
+constexpr int kDownBytes = kDownRows * kRowStride * 2;
 
 constexpr int kUpThreads = kStreams * 32;
+constexpr int kUpRows = 16;
 constexpr int kUpWindows = 10;
+// Two blocks of either kernel, and beside them a cache for the kernels around that have their weights in registers.
+constexpr int kSharedPercent = 50;
 constexpr int kMostLowRank = kUpWindows * kWindow;
+constexpr int kUpStride = kMostLowRank + kWindow;
+constexpr int kUpBytes = kStreams * kUpRows * kUpStride * 2;
 
 struct FewColumns {
   HyperMix mix;
@@ -60,9 +74,6 @@ __device__ inline float add_squares(float4 x, float sum) {
 struct Rows {
   uint4 low, high;  // 8 inputs of rows g and g + 8
 };
-__device__ inline Rows load_rows(const uint16_t* low, const uint16_t* high) {
-  return {__ldg(reinterpret_cast<const uint4*>(low)), __ldg(reinterpret_cast<const uint4*>(high))};
-}
 __device__ inline void multiply_window(const Rows& rows, uint4 column, float (&sum)[4]) {
   multiply_bf16(sum, rows.low.x, rows.high.x, rows.low.y, rows.high.y, column.x, column.y);
   multiply_bf16(sum, rows.low.z, rows.high.z, rows.low.w, rows.high.w, column.z, column.w);
@@ -89,36 +100,42 @@ __device__ inline float4 missing(float4 x, uint2 nearest) {
           x.z - __uint_as_float(nearest.y << 16), x.w - __uint_as_float(nearest.y & 0xffff0000U)};
 }
 
-// Four places of one stream, of all columns. Columns that are not there are the last one again, so that all loads are
-// under way at once.
-template <int kMost>
-__device__ inline void load_state(const FewColumns& args, int stream, int at, float4 (&x)[kMost]) {
+// Four places of one stream from each of `at` on, of all columns. Columns that are not there are the last one again, so
+// that all loads are under way at once.
+template <int kCount, int kMost>
+__device__ inline void load_state(const FewColumns& args, int stream, const int (&at)[kCount],
+                                  float4 (&x)[kCount][kMost]) {
   const auto last = static_cast<int>(args.mix.tokens) - 1;
   const auto hidden = static_cast<int>(args.mix.hidden);
+  const auto for_all = [](const auto& each) {
 #pragma unroll
-  for (int c = 0; c < kMost; ++c) x[c] = load4(args.mix.state + (min(c, last) * kStreams + stream) * hidden + at);
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int c = 0; c < kMost; ++c) each(i, c);
+    }
+  };
+  for_all([&](int i, int c) { x[i][c] = load4(args.mix.state + (min(c, last) * kStreams + stream) * hidden + at[i]); });
   if (args.mix.y == nullptr) return;
-  float4 y[kMost];
-#pragma unroll
-  for (int c = 0; c < kMost; ++c) y[c] = load4(args.mix.y + min(c, last) * hidden + at);
+  float4 y[kCount][kMost];
+  for_all([&](int i, int c) { y[i][c] = load4(args.mix.y + min(c, last) * hidden + at[i]); });
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float factors = args.mix.factors[min(lane % kMost, last) * kStreams + stream];
-#pragma unroll
-  for (int c = 0; c < kMost; ++c) {
+  for_all([&](int i, int c) {
     const float factor = kMost == 1 ? factors : __shfl_sync(kWholeWarp, factors, c);
-    x[c] = {fmaf(y[c].x, factor, x[c].x), fmaf(y[c].y, factor, x[c].y), fmaf(y[c].z, factor, x[c].z),
-            fmaf(y[c].w, factor, x[c].w)};
-  }
+    x[i][c] = {fmaf(y[i][c].x, factor, x[i][c].x), fmaf(y[i][c].y, factor, x[i][c].y),
+               fmaf(y[i][c].z, factor, x[i][c].z), fmaf(y[i][c].w, factor, x[i][c].w)};
+  });
 }
 
-// A warp's products of its windows' rows with `x`, which is taken apart into `parts` BF16 values.
+// The products of a piece of `rows` with `x`, which is taken apart into `parts` BF16 values. By a warp.
 template <int kMost>
-__device__ inline void multiply(const Rows (&rows)[kDownWindows], float4 (&x)[kMost], int parts, __nv_bfloat16* inputs,
+__device__ inline void multiply(const __nv_bfloat16* rows, float4 (&x)[kMost], int parts, __nv_bfloat16* inputs,
                                 float (*to)[kColumns]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float sums[kDownWindows][4] = {};
+  float sums[kPieceWindows][4] = {};
   // Columns that are not there have any numbers: their products are theirs alone.
   const __nv_bfloat16* from = inputs + min(lane / 4, kMost - 1) * kInputStride + 8 * (lane % 4);
+  rows += lane / 4 * kRowStride + 8 * (lane % 4);
 #pragma unroll 1
   for (int p = 0; p < parts; ++p) {
     __syncwarp();
@@ -130,8 +147,10 @@ __device__ inline void multiply(const Rows (&rows)[kDownWindows], float4 (&x)[kM
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kDownWindows; ++i) {
-      multiply_window(rows[i], *reinterpret_cast<const uint4*>(from + i * kWindow), sums[i]);
+    for (int i = 0; i < kPieceWindows; ++i) {
+      const Rows window = {*reinterpret_cast<const uint4*>(rows + i * kWindow),
+                           *reinterpret_cast<const uint4*>(rows + 8 * kRowStride + i * kWindow)};
+      multiply_window(window, *reinterpret_cast<const uint4*>(from + i * kWindow), sums[i]);
     }
   }
   store_sums(sums, to);
@@ -161,16 +180,15 @@ __device__ inline float scaled_sum(const FewColumns& args, const Sums (&slices)[
 // cluster's first block. The squares come along with the products, and the norm's scale is applied to the sums.
 // kMost columns at most.
 template <int kMost>
-__global__ void __launch_bounds__(kDownThreads, kMost > 1 ? 2 : 3) down_kernel(const FewColumns args) {
-  __shared__ __align__(16) __nv_bfloat16 inputs[kDownWarps][kMost * kInputStride];
-  __shared__ Sums warps[kDownWarps];
+__global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 6 : 2) down_kernel(const FewColumns args) {
+  extern __shared__ __align__(128) __nv_bfloat16 weights[];  // [kDownRows, kRowStride]
+  __shared__ __align__(16) __nv_bfloat16 inputs[kDownWarps<kMost>][kMost * kInputStride];
+  __shared__ Sums pieces[kPieces];
   __shared__ Sums slices[kSlices];
   __shared__ Mailbox box;
-  const auto cluster = cooperative_groups::this_cluster();
-  const auto tokens = static_cast<int>(args.mix.tokens);
-  if (threadIdx.x == 0) box.open(kSlices * (kDownRows + 1) * tokens * 4);
-  cluster.barrier_arrive();
+  __shared__ Arrival arrival;
   let_next_start();
+  const auto tokens = static_cast<int>(args.mix.tokens);
   const int warp = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x) / 32, 0);  // known to be the same in all lanes
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto hidden = static_cast<int>(args.mix.hidden);
@@ -179,44 +197,65 @@ __global__ void __launch_bounds__(kDownThreads, kMost > 1 ? 2 : 3) down_kernel(c
   const int first_row = injects ? 0 : static_cast<int>(blockIdx.x) * kDownRows;
   const auto slice = static_cast<int>(blockIdx.y);
   const int stream = slice / 2;
-  int first = slice % 2 * kSlice + warp * kWarpInputs;  // of the warp's windows
-  const bool here = first < hidden;
-  if (!here) first = 0;
-
-  const int at = first + 4 * lane;
-  const float4 weight = load4(args.mix.w.norm + stream * hidden + at);
-  const auto* matrix = static_cast<const uint16_t*>(injects ? args.mix.w.inject.data : args.mix.w.down.data) +
-                       (stream * hidden + first + 8 * (lane % 4));
-  // Rows behind the last one are that one again, and their sums are not used.
-  const auto* low_row = matrix + min(first_row + lane / 4, count - 1) * (kStreams * hidden);
-  const auto* high_row = matrix + min(first_row + lane / 4 + 8, count - 1) * (kStreams * hidden);
-  Rows rows[kDownWindows];
+  const int first_input = slice % 2 * kSlice;
+  if (warp == 0) {
+    const int bytes = 2 * max(min(hidden - first_input, kSlice), 0);
+    if (lane == 0) {
+      arrival.open();
+      arrival.expect(kDownRows * bytes);
+      box.open(kSlices * (kDownRows + 1) * tokens * 4);
+    }
+    __syncwarp();
+    // Rows behind the last one are that one again, and their sums are not used.
+    const auto* matrix = static_cast<const uint16_t*>(injects ? args.mix.w.inject.data : args.mix.w.down.data);
+    const int row = min(first_row + lane, count - 1);
+    if (lane < kDownRows && bytes > 0) {
+      arrival.ask(weights + lane * kRowStride, matrix + (row * kStreams + stream) * hidden + first_input, bytes);
+    }
+  }
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // nothing but barriers was written
+  bool here[kTurns<kMost>];                                              // the pieces of the warp
+  int at[kTurns<kMost>];
+  float4 weight[kTurns<kMost>];
 #pragma unroll
-  for (int i = 0; i < kDownWindows; ++i) rows[i] = load_rows(low_row + i * kWindow, high_row + i * kWindow);
+  for (int turn = 0; turn < kTurns<kMost>; ++turn) {
+    const int first = first_input + (warp + turn * kDownWarps<kMost>)*kPieceInputs;
+    here[turn] = first < hidden;
+    at[turn] = (here[turn] ? first : 0) + 4 * lane;
+    weight[turn] = load4(args.mix.w.norm + stream * hidden + at[turn]);
+  }
   const int row = static_cast<int>(threadIdx.x) / kColumns;
   const int column = static_cast<int>(threadIdx.x) % kColumns;
+  __syncthreads();  // the barriers are there
+  const int parts = injects ? kParts : args.parts;
   await_previous();
 
-  float4 x[kMost];
+  float4 x[kTurns<kMost>][kMost];
   load_state(args, stream, at, x);
-  float squares[kMost];
 #pragma unroll
-  for (int c = 0; c < kMost; ++c) {
-    if (!here) x[c] = {0, 0, 0, 0};
-    squares[c] = add_squares(x[c], 0);
-    x[c] = {x[c].x * (weight.x + 1.0F), x[c].y * (weight.y + 1.0F), x[c].z * (weight.z + 1.0F),
-            x[c].w * (weight.w + 1.0F)};
+  for (int turn = 0; turn < kTurns<kMost>; ++turn) {
+    const int piece = warp + turn * kDownWarps<kMost>;
+    float squares[kMost];
+#pragma unroll
+    for (int c = 0; c < kMost; ++c) {
+      float4& four = x[turn][c];
+      if (!here[turn]) four = {0, 0, 0, 0};
+      squares[c] = add_squares(four, 0);
+      four = {four.x * (weight[turn].x + 1.0F), four.y * (weight[turn].y + 1.0F), four.z * (weight[turn].z + 1.0F),
+              four.w * (weight[turn].w + 1.0F)};
+    }
+    const float all_squares = sum_of_warp<kMost>(squares);
+    if (lane % (32 / kMost) == 0) pieces[piece][kSquares][lane / (32 / kMost)] = all_squares;
+    if (turn == 0) arrival.await();
+    multiply(weights + piece * kPieceInputs, x[turn], here[turn] ? parts : 0, inputs[warp], pieces[piece]);
   }
-  const float all_squares = sum_of_warp<kMost>(squares);
-  if (lane % (32 / kMost) == 0) warps[warp][kSquares][lane / (32 / kMost)] = all_squares;
-  multiply(rows, x, injects ? kParts : args.parts, inputs[warp], warps[warp]);
-  cluster.barrier_wait();  // the first block's mailbox is open
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");  // the first block's mailbox is open
   __syncthreads();
   if (row > kDownRows) return;
   if (column < tokens) {
-    float sum = warps[0][row][column];
+    float sum = pieces[0][row][column];
 #pragma unroll
-    for (int other = 1; other < kDownWarps; ++other) sum += warps[other][row][column];
+    for (int other = 1; other < kPieces; ++other) sum += pieces[other][row][column];
     box.send(&slices[slice][row][column], 0, sum);
   }
   if (slice != 0 || warp >= kDownRows * kColumns / 32) return;
@@ -237,29 +276,35 @@ __global__ void __launch_bounds__(kDownThreads, kMost > 1 ? 2 : 3) down_kernel(c
   }
 }
 
-// Blocks of 16 places in a stream; warp s takes stream s. Weights are loaded before down_kernel has ended.
-__global__ void __launch_bounds__(kUpThreads, 3) up_kernel(const FewColumns args) {
-  __shared__ float gates[kStreams][16][kColumns];
+// Blocks of kUpRows places in a stream; warp s takes stream s.
+__global__ void __launch_bounds__(kUpThreads, 4) up_kernel(const FewColumns args) {
+  extern __shared__ __align__(128) __nv_bfloat16 weights[];  // [kStreams, kUpRows, kUpStride]
+  __shared__ float gates[kStreams][kUpRows][kColumns];
+  __shared__ Arrival arrival;
   let_next_start();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto hidden = static_cast<int>(args.mix.hidden);
   const auto tokens = static_cast<int>(args.mix.tokens);
-  const int first = static_cast<int>(blockIdx.x) * 16;
+  const int first = static_cast<int>(blockIdx.x) * kUpRows;
 
-  const int row = static_cast<int>(threadIdx.x) % 16;
-  const int column = static_cast<int>(threadIdx.x) / 16;
-  float weights[kStreams];
-#pragma unroll
-  for (int s = 0; s < kStreams; ++s) weights[s] = args.mix.w.norm[s * hidden + first + row];
-  const auto* low_row = static_cast<const uint16_t*>(args.mix.w.up.data) +
-                        (warp * hidden + first + lane / 4) * args.lowrank + 8 * (lane % 4);
-  Rows rows[kUpWindows];
-#pragma unroll
-  for (int i = 0; i < kUpWindows; ++i) {
-    const int at = i * kWindow < args.lowrank ? i * kWindow : 0;
-    rows[i] = load_rows(low_row + at, low_row + 8 * args.lowrank + at);
+  const int row = static_cast<int>(threadIdx.x) % kUpRows;
+  const int column = static_cast<int>(threadIdx.x) / kUpRows;
+  if (threadIdx.x == 0) {
+    arrival.open();
+    arrival.expect(kStreams * kUpRows * args.lowrank * 2);
+    announce_barriers();
   }
+  __syncthreads();
+  if (threadIdx.x < kStreams * kUpRows) {  // a row of the block's, which has its 16 places of each stream
+    const int of_matrix = static_cast<int>(threadIdx.x) / kUpRows * hidden + first + row;
+    arrival.ask(weights + static_cast<int>(threadIdx.x) * kUpStride,
+                static_cast<const uint16_t*>(args.mix.w.up.data) + of_matrix * args.lowrank, args.lowrank * 2);
+  }
+  float norm[kStreams];
+#pragma unroll
+  for (int s = 0; s < kStreams; ++s) norm[s] = args.mix.w.norm[s * hidden + first + row];
+  const __nv_bfloat16* rows = weights + (warp * kUpRows + lane / 4) * kUpStride + 8 * (lane % 4);
   const int from = column * hidden + first + row;
   await_previous();
 
@@ -288,8 +333,14 @@ __global__ void __launch_bounds__(kUpThreads, 3) up_kernel(const FewColumns args
         y = args.mix.y[from];
       }
     }
+    if (p == 0) arrival.await();
 #pragma unroll
-    for (int i = 0; i < kUpWindows; ++i) multiply_window(rows[i], columns[i], sums[i % 4]);
+    for (int i = 0; i < kUpWindows; ++i) {
+      if (i * kWindow >= args.lowrank) break;
+      const Rows window = {*reinterpret_cast<const uint4*>(rows + i * kWindow),
+                           *reinterpret_cast<const uint4*>(rows + 8 * kUpStride + i * kWindow)};
+      multiply_window(window, columns[i], sums[i % 4]);
+    }
   }
   store_sums(sums, gates[warp]);
   __syncthreads();
@@ -301,7 +352,7 @@ __global__ void __launch_bounds__(kUpThreads, 3) up_kernel(const FewColumns args
       x[s] = fmaf(y, factors[s], x[s]);
       args.mix.updated[from + (column * (kStreams - 1) + s) * hidden] = x[s];
     }
-    mixed = fmaf(quick_sigmoid(gates[s][row][column]), x[s] * scales[s] * (weights[s] + 1.0F), mixed);
+    mixed = fmaf(quick_sigmoid(gates[s][row][column]), x[s] * scales[s] * (norm[s] + 1.0F), mixed);
   }
   args.mix.x[from] = mixed * (1.0F / kStreams);
 }
@@ -312,7 +363,7 @@ bool takes_few_columns(const HyperMix& mix) {
   const auto fits = [](const Weight& w) {
     return w.format == WeightFormat::kBF16 && reinterpret_cast<uintptr_t>(w.data) % 16 == 0;
   };
-  return mix.tokens <= kColumns && mix.streams == kStreams && mix.hidden % kWarpInputs == 0 &&
+  return mix.tokens <= kColumns && mix.streams == kStreams && mix.hidden % kPieceInputs == 0 &&
          mix.hidden <= 2 * kSlice && mix.w.down.rows % kWindow == 0 && mix.w.down.rows <= kMostLowRank &&
          by_fours(mix.hidden, mix.state, mix.w.norm, mix.y) && fits(mix.w.down) && fits(mix.w.up) &&
          (mix.inject == nullptr || fits(mix.w.inject));
@@ -330,10 +381,23 @@ void mix_few_columns(const Context& context, const HyperMix& mix) {
   if (context.plans()) return;
   const dim3 grid(static_cast<unsigned>(base::ceil_div(args.lowrank, kDownRows) + (mix.inject != nullptr ? 1 : 0)),
                   kSlices);
-  const auto down = mix.tokens == 1 ? down_kernel<1> : mix.tokens <= 4 ? down_kernel<4> : down_kernel<kColumns>;
-  launch_following_clusters(context, dim3(1, kSlices), down, grid, kDownThreads, 0, args);
+  const auto launch_down = [&]<int kMost>(std::integral_constant<int, kMost>) {
+    allow_shared(down_kernel<kMost>, kDownBytes);
+    prefer_shared(down_kernel<kMost>, kSharedPercent);
+    launch_following_clusters(context, dim3(1, kSlices), down_kernel<kMost>, grid, kDownWarps<kMost> * 32, kDownBytes,
+                              args);
+  };
+  if (mix.tokens == 1) {
+    launch_down(std::integral_constant<int, 1>());
+  } else if (mix.tokens <= 4) {
+    launch_down(std::integral_constant<int, 4>());
+  } else {
+    launch_down(std::integral_constant<int, kColumns>());
+  }
   TANDEM_CUDA_LAUNCHED("hyper_mix down");
-  launch_following(context, up_kernel, dim3(static_cast<unsigned>(mix.hidden / 16)), kUpThreads, 0, args);
+  allow_shared(up_kernel, kUpBytes);
+  prefer_shared(up_kernel, kSharedPercent);
+  launch_following(context, up_kernel, dim3(static_cast<unsigned>(mix.hidden / kUpRows)), kUpThreads, kUpBytes, args);
   TANDEM_CUDA_LAUNCHED("hyper_mix up");
 }
 
