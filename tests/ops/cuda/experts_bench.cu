@@ -3,7 +3,7 @@
 //
 //   cuda_experts_bench [few] [mixture] [many] [bf16] [TOKENS] [FORMATS]   FORMATS as "nvfp4" or "iq3_s,iq3_s,iq4_nl"
 //
-// `mixture`: the whole feed-forward, at once and part by part.
+// `mixture`: the whole feed-forward, at once and part by part, and in turns with mixes of streams as a layer has them.
 //
 // Records rotate over several tables, so that no second-level cache serves them.
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/hyper.h"
 #include "ops/cuda/router.h"
 #include "tests/ops/cuda/experts_data.h"
 
@@ -231,7 +232,49 @@ struct Dense {
   }
 };
 
-void run_mixture(Bench& bench, const Tables& tables, const Dense& dense, int64_t tokens) {
+// Mixes of streams, whose columns a feed-forward takes, and which take its results.
+struct Mixes {
+  static constexpr int64_t kStreams = 4, kRank = 320;
+  std::vector<device::Buffer> matrices;
+  device::Buffer norm, state, factors;
+
+  explicit Mixes(Bench& bench) {
+    std::vector<uint16_t> values(static_cast<size_t>((2 * kRank + kStreams) * kStreams * kHidden));
+    for (int c = 0; c < Dense::kCopies; ++c) {
+      for (uint16_t& v : values) v = static_cast<uint16_t>((bench.engine() & 0x80ff) | 0x3c00);
+      matrices.push_back(bench.put(values));
+    }
+    const std::vector<float> ones(static_cast<size_t>(8 * kStreams * kHidden), 1);
+    norm = bench.put(ones);
+    state = bench.put(ones);
+    factors = bench.put(ones);
+  }
+  void mix(const Context& context, int copy, const float* y, int64_t tokens, float* x) const {
+    const std::byte* at = matrices[static_cast<size_t>(copy % Dense::kCopies)].data();
+    const auto weight = [&](int64_t rows, int64_t inputs) {
+      Weight w;
+      w.data = at;
+      w.format = WeightFormat::kBF16;
+      w.rows = rows;
+      w.inputs = inputs;
+      at += rows * inputs * 2;
+      return w;
+    };
+    HyperWeights w;
+    w.norm = norm.as<float>();
+    w.down = weight(kRank, kStreams * kHidden);
+    w.up = weight(kStreams * kHidden, kRank);
+    w.inject = weight(kStreams, kStreams * kHidden);
+    const auto floats = [](const device::Buffer& buffer) { return const_cast<float*>(buffer.as<float>()); };
+    float* of_turn[] = {floats(factors), floats(factors) + 8 * kStreams};
+    if (!hyper_inject_mix(context, floats(state), y, of_turn[copy % 2], w, tokens, kStreams, kHidden, 1e-6F, x,
+                          of_turn[1 - copy % 2])) {
+      base::bad_input("mix", "not served");
+    }
+  }
+};
+
+void run_mixture(Bench& bench, const Tables& tables, const Dense& dense, const Mixes& mixes, int64_t tokens) {
   Batch batch(bench, tokens, 1);
   const std::vector<float> zeros(static_cast<size_t>(tokens * kHidden));
   const auto memory = [&] { return bench.put(zeros); };
@@ -261,6 +304,14 @@ void run_mixture(Bench& bench, const Tables& tables, const Dense& dense, int64_t
   const double at_once = bench.time(64, [&](int i) {
     if (!expert_mixture(context, args(i))) base::bad_input("mixture", "not served");
   });
+  const auto mix = [&](int i) {
+    mixes.mix(context, i, out.as<float>(), tokens, const_cast<float*>(batch.x.as<float>()));
+  };
+  const double in_turns = bench.time(64, [&](int i) {
+    mix(i);
+    if (!expert_mixture(context, args(i))) base::bad_input("mixture", "not served");
+  });
+  const double mixes_alone = bench.time(64, mix);
   const double parts = bench.time(64, [&](int i) {
     const Ops::ExpertMixture m = args(i);
     const Ops::Experts& e = m.experts;
@@ -271,8 +322,10 @@ void run_mixture(Bench& bench, const Tables& tables, const Dense& dense, int64_t
     combine_experts(context, e.lower, e.upper, m.shared_lower, m.shared_upper, m.gates, tokens, kHidden, m.out);
   });
   const double routed = bench.time(64, [&](int i) { experts(context, args(i).experts); });
-  std::printf("mixture %lld tokens: %8.2f us at once, %8.2f us by its parts, of which experts %8.2f us\n",
-              static_cast<long long>(tokens), at_once, parts, routed);
+  std::printf(
+      "mixture %lld tokens: %8.2f us at once, %8.2f us by its parts, of which experts %8.2f us; %8.2f us in turns with "
+      "mixes of streams, which take %8.2f us by themselves\n",
+      static_cast<long long>(tokens), at_once, parts, routed, in_turns, mixes_alone);
 }
 
 numeric::ExpertFormats formats_of(const std::string& text) {
@@ -325,7 +378,8 @@ void main_of(const std::vector<std::string>& words) {
   }
   if (mixture) {
     const Dense dense(bench);
-    for (const int64_t tokens : {1, 2, 4, 8}) run_mixture(bench, tables, dense, tokens);
+    const Mixes mixes(bench);
+    for (const int64_t tokens : {1, 2, 4, 8}) run_mixture(bench, tables, dense, mixes, tokens);
   }
   if (many) sizes.insert(sizes.end(), {512, 2048, 8192});
   for (const int64_t tokens : sizes) {
