@@ -18,96 +18,105 @@ struct RestShare {
   }
 };
 
-// Parts of a tile of gate and of up, which a worker multiplies.
+// Parts of a tile of gate and of up, which a worker multiplies: every `step`-th from `first` on.
 struct Chunk {
   int run = 0, tile = 0;
-  int first = 0, parts = 0;
+  int own = 0;  // which of the block's tiles
+  int first = 0, step = 1, parts = 0;
   bool rest = false;  // of a tile that blocks share
   std::byte* weights = nullptr;
   int up = 0;  // from a part of gate to that of up
 
   __device__ Chunk(const AloneArgs& a, const AlonePlaces& places, std::byte* shared, int warp) {
-    const auto own = static_cast<int>(a.warps_each.quotient(warp));
-    int most = a.chunk;
+    own = static_cast<int>(a.warps_each.quotient(warp));
     int item;
     if (own < a.whole) {
+      step = static_cast<int>(a.warps_each.value);
+      first = warp - own * step;
       item = static_cast<int>(blockIdx.x) * a.whole + own;
-      first = (warp - own * static_cast<int>(a.warps_each.value)) * most;
-      weights = shared + warp * most * 2 * kPartBytes;
+      up = a.chunk * step * kPartBytes;
+      weights = shared + own * 2 * up + first * kPartBytes;
+      parts = first < a.gate_parts ? static_cast<int>(a.warps_each.quotient(a.gate_parts - 1 - first)) + 1 : 0;
     } else {
+      own = kWorkers - 1;
       const RestShare share(a);
       if (warp < kWorkers - 1 || share.item < 0 || share.piece >= a.pieces) return;
       rest = true;
-      most = a.rest_chunk;
       item = share.item;
-      first = share.piece * most;
+      first = share.piece * a.rest_chunk;
+      up = a.rest_chunk * kPartBytes;
       weights = shared + places.rest;
+      parts = max(0, min(a.rest_chunk, a.gate_parts - first));
     }
-    parts = max(0, min(most, a.gate_parts - first));
     run = static_cast<int>(a.tiles.quotient(item));
     tile = item - run * static_cast<int>(a.tiles.value);
-    up = most * kPartBytes;
-  }
-  // Two parts of either, the first ones or those behind them. By one thread.
-  __device__ void ask(const AloneArgs& a, const std::byte* record, int half, Arrival& arrival) const {
-    const auto& table = a.args.table;
-    const int tile_bytes = static_cast<int>(table.hidden) / kNvfp4UnitInputs * kNvfp4UnitBytes;
-    const int at = half * 2 * kPartBytes;
-    const int bytes = min(min(2, parts - 2 * half) * kPartBytes, tile_bytes - first * kPartBytes - at);
-    if (bytes <= 0) return;
-    const std::byte* from = record + (tile * tile_bytes + first * kPartBytes + at);
-    arrival.expect(2 * bytes);
-    arrival.ask(weights + at, from + table.record.matrices[0].offset, bytes);
-    arrival.ask(weights + up + at, from + table.record.matrices[1].offset, bytes);
   }
 };
+// Asks for `parts` parts of either matrix from `first` on. By one thread.
+__device__ inline void ask_parts(const AloneArgs& a, const std::byte* record, int tile, int first, int parts,
+                                 std::byte* to, int up, Arrival& arrival) {
+  const auto& table = a.args.table;
+  const int tile_bytes = static_cast<int>(table.hidden) / kNvfp4UnitInputs * kNvfp4UnitBytes;
+  const int bytes = min(parts * kPartBytes, tile_bytes - first * kPartBytes);
+  if (bytes <= 0) return;
+  const std::byte* from = record + (tile * tile_bytes + first * kPartBytes);
+  arrival.expect(2 * bytes);
+  arrival.ask(to, from + table.record.matrices[0].offset, bytes);
+  arrival.ask(to + up, from + table.record.matrices[1].offset, bytes);
+}
 
 __device__ inline bool same_inputs(const float* scalars) {
   return __float_as_uint(scalars[3]) == __float_as_uint(scalars[4]);
 }
 
-// Inputs 256 pair to 256 pair + 255 of x by a warp.
-__device__ inline void quantise_pair(const AloneArgs& a, const float* x, int pair, float scale, std::byte* column) {
-  const int half = pair * 32 + static_cast<int>(threadIdx.x) % 32;
-  if (!quantise_half(load4(x + half * 8), load4(x + half * 8 + 4), scale, half,
-                     reinterpret_cast<Nvfp4Inputs*>(column))) {
+// The warp's lanes have a block of 16 inputs each, from `first` on and below `end`, of x in shared memory. Down to a
+// rehearsal where there are none.
+__noinline__ __device__ void quantise_blocks(const AloneArgs& a, const float* x, int first, int end, float scale,
+                                             std::byte* column) {
+  const int block = first + static_cast<int>(threadIdx.x) % 32;
+  const float* from = x + block * kBlockFloats;
+  const float4 own[4] = {load4(from), load4(from + 4), load4(from + 8), load4(from + 12)};
+  if (block < end && !store_block(own, scale, block, reinterpret_cast<Nvfp4Inputs*>(column))) {
     mark_fault(a.args.faults, 0, a.args.fault);
   }
 }
 // The columns of gate and up of the block's experts: two where these have different scales. `rest`: the last worker's
-// of its own, from the pair that its parts begin in.
+// of its own alone, from the pair of parts that its own begin in.
 __device__ inline void make_columns(const AloneArgs& a, const AloneShared& block, const Chunk& chunk, const float* x,
                                     std::byte* columns, std::byte* rest, int warp) {
-  if (a.whole > 0) {
+  if (a.whole > 0 && warp < kWorkers - 1) {
     const int first = static_cast<int>(blockIdx.x) * a.whole;
     const auto first_run = static_cast<int>(a.tiles.quotient(first));
     const auto last_run = static_cast<int>(a.tiles.quotient(first + a.whole - 1));
+    const int blocks = a.pairs * 16;
     int task = warp;
 #pragma unroll 1
     for (int column = 0; column < 2 * (last_run - first_run + 1); ++column) {
       const float* scalars = block.scalars[first_run + column / 2];
       if (column % 2 == 1 && same_inputs(scalars)) continue;
-      for (; task < a.pairs; task += kWorkers) {
-        quantise_pair(a, x, task, scalars[3 + column % 2], columns + column * a.pairs * kPairBytes);
+      for (; task * 32 < blocks; task += kWorkers - 1) {
+        quantise_blocks(a, x, task * 32, blocks, scalars[3 + column % 2], columns + column * a.pairs * kPairBytes);
       }
-      task -= a.pairs;
+      task -= (blocks + 31) / 32;
     }
   }
   if (!chunk.rest) return;
   const float* scalars = block.scalars[chunk.run];
   const int first = chunk.first / 2;
+  const int end = (chunk.first + chunk.parts + 1) / 2;
 #pragma unroll 1
   for (int kind = 0; kind < (same_inputs(scalars) ? 1 : 2); ++kind) {
     std::byte* column = rest + (kind * (a.rest_chunk / 2 + 1) - first) * kPairBytes;
-    for (int pair = first; pair <= (chunk.first + chunk.parts - 1) / 2; ++pair) {
-      quantise_pair(a, x, pair, scalars[3 + kind], column);
+    for (int pair = first; pair < end; pair += 2) {
+      quantise_blocks(a, x, pair * 16, end * 16, scalars[3 + kind], column);
     }
   }
 }
 
 // SwiGLU of a tile's sums, which lanes 16 m + r have of gate (m = 0) and up and row r, and the inputs of down, which
 // stand at tile `at` of all; below 0: a rehearsal.
-__noinline__ __device__ void finish_tile(const AloneArgs& a, const float* scalars, int64_t at, int64_t sum) {
+__noinline__ __device__ void finish_tile(const AloneArgs& a, std::byte* handed, const float* scalars, int at,
+                                         int64_t sum) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int m = lane / 16;
   const float own = nvfp4_scaled(sum, scalars[m], scalars[3 + m]);
@@ -119,14 +128,14 @@ __noinline__ __device__ void finish_tile(const AloneArgs& a, const float* scalar
   word |= __shfl_down_sync(kWholeWarp, word, 1) << 8;
   word |= __shfl_down_sync(kWholeWarp, word, 2) << 16;
   if (at < 0) return;
-  if (lane < 16 && lane % 4 == 0) give(a.columns + at * 4 + lane / 4, word ^ kChangedSigns);
-  if (lane == 1) give(a.scales + at, static_cast<uint32_t>(step.t + 1));
+  if (lane < 16 && lane % 4 == 0) give_word(handed + a.handed.columns, at * 4 + lane / 4, word ^ kChangedSigns);
+  if (lane == 1) give_word(handed + a.handed.scales, at, static_cast<uint32_t>(step.t + 1));
   if (lane == 0 && largest >= kInfinityBits) mark_fault(a.args.faults, 0, a.args.fault);
 }
 
 // Gate and up of the worker's chunk, and SwiGLU where it is the last of its tile.
 __device__ inline void multiply_gate_and_up(const AloneArgs& a, const Chunk& chunk, AloneShared& block,
-                                            const std::byte* columns, const std::byte* rest, int warp, int lane) {
+                                            const std::byte* columns, const std::byte* rest, int lane) {
   const float* scalars = block.scalars[chunk.run];
   const bool same = same_inputs(scalars);
   const std::byte* column;
@@ -141,35 +150,34 @@ __device__ inline void multiply_gate_and_up(const AloneArgs& a, const Chunk& chu
   }
   // In the place of weights that were read.
   auto* given = reinterpret_cast<int64_t*>(chunk.weights);
-  sum_parts(chunk.weights, chunk.up, column + chunk.first * kPartColumnBytes, same ? 0 : to_up, chunk.parts, 0,
-            block.halves[warp], given);
+  sum_parts(chunk.weights, chunk.up, column + chunk.first * kPartColumnBytes, same ? 0 : to_up, chunk.step,
+            chunk.parts * kPartUnits, 0, block.turns[chunk.own], given);
   if (chunk.rest) {
     const RestShare share(a);
-    give(a.rest + (static_cast<int64_t>(share.tile) * a.pieces + share.piece) * 32 + lane, given[lane] * 2 + 1);
+    auto* to = reinterpret_cast<int64_t*>(block.handed + a.handed.rest);
+    give(to + (share.tile * a.pieces + share.piece) * 32 + lane, given[lane] * 2 + 1);
     return;
   }
-  const auto own = static_cast<int>(a.warps_each.quotient(warp));
   int before = 0;
   if (lane == 0) {
     __threadfence_block();
-    before = atomicAdd(&block.tickets[own], 1);
+    before = atomicAdd(&block.tickets[chunk.own], 1);
     __threadfence_block();
   }
   if (__shfl_sync(kWholeWarp, before, 0) < a.givers - 1) return;
   __syncwarp();
-  const int stride = a.chunk * 2 * kPartBytes / 8;
-  const int64_t* from = given - (warp - own * static_cast<int>(a.warps_each.value)) * stride;
+  const int64_t* from = given - chunk.first * kPartBytes / 8;
   int64_t sum = 0;
 #pragma unroll 4
-  for (int i = 0; i < a.givers; ++i) sum += from[i * stride + lane];
-  finish_tile(a, scalars, chunk.run * static_cast<int64_t>(a.tiles.value) + chunk.tile, sum);
+  for (int i = 0; i < a.givers; ++i) sum += from[i * kPartBytes / 8 + lane];
+  finish_tile(a, block.handed, scalars, chunk.run * static_cast<int>(a.tiles.value) + chunk.tile, sum);
 }
 
 // SwiGLU of a tile that blocks share, by the last worker of one of them.
 __device__ inline void finish_rest(const AloneArgs& a, const AloneShared& block, int lane) {
   const RestShare share(a);
   if (share.item < 0 || share.piece != min(a.pieces, static_cast<int>(a.span.value) - 1)) return;
-  const int64_t* from = a.rest + static_cast<int64_t>(share.tile) * a.pieces * 32 + lane;
+  const auto* from = reinterpret_cast<const int64_t*>(block.handed + a.handed.rest) + share.tile * a.pieces * 32 + lane;
   int64_t sum = 0;
   for (int i = 0; i < a.pieces;) {
     constexpr int kTogether = 4;
@@ -185,7 +193,7 @@ __device__ inline void finish_rest(const AloneArgs& a, const AloneShared& block,
     for (int j = 0; j < kTogether; ++j) sum += values[j] >> 1;
     i += kTogether;
   }
-  finish_tile(a, block.scalars[a.tiles.quotient(share.item)], share.item, sum);
+  finish_tile(a, block.handed, block.scalars[a.tiles.quotient(share.item)], share.item, sum);
 }
 
 }  // namespace tandem::ops::cuda::expert

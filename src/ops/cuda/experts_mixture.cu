@@ -1,6 +1,6 @@
 // A layer's feed-forward of experts for few columns: the router's logits and the shared expert's gate and up, which
 // read the same columns; the routed experts, with the choice before and the shared expert's down beside them; and the
-// sum, by the same launch where there is one column. Where the experts' kernel does not do all of that, the same
+// sum. One launch does it all where there is one column. Where the experts' kernel does not do all of that, the same
 // numbers come from more launches: a column has the same bits whichever way its number of columns and the card allow.
 #include <algorithm>
 
@@ -8,6 +8,7 @@
 #include "ops/cuda/experts_few_shared.cuh"
 #include "ops/cuda/router.h"
 #include "ops/cuda/router_few.cuh"
+#include "ops/cuda/router_rows.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -67,12 +68,14 @@ bool expert_mixture(const Context& context, const Ops::ExpertMixture& args) {
   const bool few = args.router.rows <= expert::kMostFewExperts &&
                    args.experts.top_k <= std::min<int64_t>(32, args.router.rows) &&
                    expert::takes_few_nvfp4(context, args.experts, around);
-  const int64_t zero_bytes = few ? expert::alone_zeros(context, args.experts, around) : 0;
-  auto* zeros = context.scratch.take<std::byte>(zero_bytes);
-  few_logits_and_inner(context, args, logits, zeros, zero_bytes);
-  if (zero_bytes > 0) {
-    expert::run_alone(context, args.experts, around, zeros);
-  } else if (few) {
+  // Which takes no scratch; whether it serves is known when weights are there, so that the plan is for what follows.
+  if (const RouterRows rows = router_rows_of(context, args, nullptr);
+      few && !context.plans() && expert::takes_alone(context, args.experts, around, rows)) {
+    expert::run_alone(context, args.experts, around, rows);
+    return true;
+  }
+  few_logits_and_inner(context, args, logits);
+  if (few) {
     expert::run_few_nvfp4(context, args.experts, around);
   } else {
     run_apart(context, args, around);

@@ -7,6 +7,7 @@
 #include "numeric/expert_limits.h"
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/lanes.cuh"
+#include "ops/cuda/router_rows.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda::expert {
@@ -115,10 +116,10 @@ inline constexpr int kMostFewExperts = 512;  // that they choose among
 bool takes_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around = {});
 void run_few_nvfp4(const Context& context, const Ops::Experts& args, const Around& around = {});
 
-// The same of a single column with all that is around, where takes_few_nvfp4 says yes too. How many bytes of zeros it
-// has to be given, at a multiple of 16; 0 where it does not serve.
-int64_t alone_zeros(const Context& context, const Ops::Experts& args, const Around& around);
-void run_alone(const Context& context, const Ops::Experts& args, const Around& around, std::byte* zeros);
+// The same of a single column with all that is around, and the router's rows before it, where takes_few_nvfp4 says yes
+// too.
+bool takes_alone(const Context& context, const Ops::Experts& args, const Around& around, const RouterRows& rows);
+void run_alone(const Context& context, const Ops::Experts& args, const Around& around, const RouterRows& rows);
 
 // ---- On the device ----
 

@@ -148,6 +148,35 @@ __device__ inline bool store_half(float4 low, float4 high, float input_scale, in
   return largest < kInfinityBits;
 }
 
+__noinline__ __device__ inline uint32_t nvfp4_value_slowly(float x, int32_t t, float step, float inverse) {
+  return static_cast<uint32_t>(nvfp4_value(x, {t, step, inverse}));
+}
+// The same of a lane that has block `block` of the column's.
+__device__ inline bool store_block(const float4 (&x)[4], float input_scale, int block, Nvfp4Inputs* column) {
+  const uint32_t largest =
+      max(max(largest_bits(x[0]), largest_bits(x[1])), max(largest_bits(x[2]), largest_bits(x[3])));
+  const Nvfp4Step step = nvfp4_step(largest, input_scale);
+  uint32_t words[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const float four[4] = {x[w].x, x[w].y, x[w].z, x[w].w};
+    uint32_t values[4];
+    bool doubtful = false;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = nvfp4_value_quickly(four[i], step, doubtful);
+    if (doubtful) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = nvfp4_value_slowly(four[i], step.t, step.step, step.inverse);
+    }
+    words[w] =
+        __byte_perm(__byte_perm(values[0], values[1], 0x0040), __byte_perm(values[2], values[3], 0x0040), 0x5410);
+  }
+  column[block / 4].a[block % 4] =
+      block % 2 == 0 ? uint4{words[0], words[1], words[2], words[3]} : uint4{words[2], words[3], words[0], words[1]};
+  nvfp4_scale(column, block) = step.t;
+  return largest < kInfinityBits;
+}
+
 // Where input i of a block of 32 stands.
 __device__ inline int place_in_order(InputOrder order, int i) {
   if (order == InputOrder::kFourApart) return (i & 16) + (i & 3) * 4 + (i >> 2 & 3);

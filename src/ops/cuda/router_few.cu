@@ -2,69 +2,24 @@
 // FP32: 2.6 MB for Flash-Next, bound by latency. What reads the same columns joins them: the shared expert's gate and
 // up, 6.5 MB. A block takes four rows, and holds its part of them in registers before it waits for the columns. A
 // thread adds over the inputs 4 i + 1024 j of its place i, the block's threads in a fixed tree, so that a column's sums
-// depend on nothing but the inputs' number.
+// depend on nothing but the inputs' number; experts_alone_rows.cuh adds in the same order.
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/lanes.cuh"
 #include "ops/cuda/router_few.cuh"
+#include "ops/cuda/router_rows.cuh"
 
 namespace tandem::ops::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kRowThreads;
 constexpr int kWarps = kThreads / 32;
-constexpr int kRows = 4;
-constexpr int kMostSteps = 4;  // of 4 * kThreads inputs
-
-struct FewLogits {
-  const float* x = nullptr;
-  int tokens = 0;
-  int inputs = 0;
-  int experts = 0;
-  const uint16_t* router = nullptr;
-  const uint16_t* gate = nullptr;
-  float* logits = nullptr;
-  float* gates = nullptr;
-  // Of the shared expert: silu(gate x) * up x [tokens, inner].
-  const uint16_t* inner_gate = nullptr;
-  const uint16_t* inner_up = nullptr;
-  int inner = 0;  // 0: without it
-  bool round = false;
-  float* inner_out = nullptr;
-  uint4* zeros = nullptr;
-  int zero_count = 0;
-};
-
-// What a block does: four rows of the router; the shared expert's gate, by itself; or two rows of the gate and of the
-// up of the shared expert.
-struct Part {
-  bool gates, inner;
-  int first_row;
-  int last_row;  // of the matrix: what lies behind repeats it
-  __device__ explicit Part(const FewLogits& args) {
-    const auto block = static_cast<int>(blockIdx.x);
-    const int routers = (args.experts + kRows - 1) / kRows;
-    gates = block == routers;
-    inner = block > routers;
-    first_row = gates ? 0 : inner ? (block - routers - 1) * (kRows / 2) : block * kRows;
-    last_row = (gates ? 1 : inner ? args.inner : args.experts) - 1;
-  }
-  __device__ const uint16_t* row(const FewLogits& args, int r) const {
-    const uint16_t* matrix = gates ? args.gate : !inner ? args.router : r < kRows / 2 ? args.inner_gate : args.inner_up;
-    return matrix + static_cast<int64_t>(min(first_row + (inner ? r % (kRows / 2) : r), last_row)) * args.inputs;
-  }
-};
-
-__device__ inline float add_products(uint2 w, float4 x, float sum) {
-  sum = fmaf(__uint_as_float(w.x << 16), x.x, sum);
-  sum = fmaf(__uint_as_float(w.x & 0xffff0000U), x.y, sum);
-  sum = fmaf(__uint_as_float(w.y << 16), x.z, sum);
-  return fmaf(__uint_as_float(w.y & 0xffff0000U), x.w, sum);
-}
+constexpr int kRows = kRowsOfPart;
+constexpr int kMostSteps = kMostRowSteps;
 
 // Where the sums of the block's rows go; lanes 4 c + r of the first warp have them.
 template <int kMost>
-__device__ inline void store_rows(const FewLogits& args, const Part& part, float sum) {
+__device__ inline void store_rows(const RouterRows& args, const RowsPart& part, float sum) {
   const float up = __shfl_down_sync(kWholeWarp, sum, kRows / 2);
   const int r = static_cast<int>(threadIdx.x) % kRows;
   const int column = static_cast<int>(threadIdx.x) / kRows;
@@ -83,10 +38,10 @@ __device__ inline void store_rows(const FewLogits& args, const Part& part, float
 template <int kMost, int kSteps>
 __global__ void __launch_bounds__(kThreads, kMost == 1   ? 4
                                             : kMost == 4 ? 3
-                                                         : 2) logits_kernel(const FewLogits args) {
+                                                         : 2) logits_kernel(const RouterRows args) {
   __shared__ float warp_sums[kWarps][kRows * kMost];
   let_next_start();
-  const Part part(args);
+  const RowsPart part(args, static_cast<int>(blockIdx.x));
   const int first = 4 * static_cast<int>(threadIdx.x);
   uint2 rows[kRows][kSteps];
 #pragma unroll
@@ -99,10 +54,6 @@ __global__ void __launch_bounds__(kThreads, kMost == 1   ? 4
     }
   }
   await_previous();
-  for (auto i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x); i < args.zero_count;
-       i += static_cast<int>(gridDim.x) * kThreads) {
-    args.zeros[i] = {};
-  }
   float sums[kRows * kMost] = {};
   constexpr int kTogether = kMost < 2 ? kMost : 2;  // columns whose loads are under way at once
 #pragma unroll
@@ -153,9 +104,8 @@ bool fits(const Weight& w) {
          reinterpret_cast<uintptr_t>(w.data) % 8 == 0;
 }
 
-void launch(const Context& context, const FewLogits& args) {
-  const int inner = (args.inner + kRows / 2 - 1) / (kRows / 2);
-  const dim3 blocks(static_cast<unsigned>(base::ceil_div(args.experts, kRows) + 1 + inner));
+void launch(const Context& context, const RouterRows& args) {
+  const dim3 blocks(static_cast<unsigned>(args.parts()));
   const auto launch_steps = [&]<int kSteps>(std::integral_constant<int, kSteps>) {
     const auto kernel = args.tokens == 1   ? logits_kernel<1, kSteps>
                         : args.tokens <= 4 ? logits_kernel<4, kSteps>
@@ -170,8 +120,8 @@ void launch(const Context& context, const FewLogits& args) {
   TANDEM_CUDA_LAUNCHED("router logits");
 }
 
-FewLogits few_of(const float* x, int64_t tokens, const Weight& router, const Weight& gate, float* logits,
-                 float* gates) {
+RouterRows rows_of(const float* x, int64_t tokens, const Weight& router, const Weight& gate, float* logits,
+                   float* gates) {
   return {.x = x,
           .tokens = static_cast<int>(tokens),
           .inputs = static_cast<int>(router.inputs),
@@ -192,7 +142,7 @@ bool takes_few_logits(const float* x, int64_t tokens, const Weight& router, cons
 void few_logits(const Context& context, const float* x, int64_t tokens, const Weight& router, const Weight& gate,
                 float* logits, float* gates) {
   if (context.plans() || tokens == 0) return;
-  launch(context, few_of(x, tokens, router, gate, logits, gates));
+  launch(context, rows_of(x, tokens, router, gate, logits, gates));
 }
 
 bool takes_few_logits_and_inner(const Ops::ExpertMixture& args) {
@@ -203,18 +153,19 @@ bool takes_few_logits_and_inner(const Ops::ExpertMixture& args) {
          joins(args.up);
 }
 
-void few_logits_and_inner(const Context& context, const Ops::ExpertMixture& args, float* logits, std::byte* zeros,
-                          int64_t zero_bytes) {
+RouterRows router_rows_of(const Context& context, const Ops::ExpertMixture& args, float* logits) {
+  RouterRows rows = rows_of(args.experts.x, args.experts.tokens, args.router, args.shared_gate, logits, args.gates);
+  rows.inner_gate = static_cast<const uint16_t*>(args.gate.data);
+  rows.inner_up = static_cast<const uint16_t*>(args.up.data);
+  rows.inner = static_cast<int>(args.gate.rows);
+  rows.round = context.round_inputs;
+  rows.inner_out = args.inner;
+  return rows;
+}
+
+void few_logits_and_inner(const Context& context, const Ops::ExpertMixture& args, float* logits) {
   if (context.plans() || args.experts.tokens == 0) return;
-  FewLogits few = few_of(args.experts.x, args.experts.tokens, args.router, args.shared_gate, logits, args.gates);
-  few.inner_gate = static_cast<const uint16_t*>(args.gate.data);
-  few.inner_up = static_cast<const uint16_t*>(args.up.data);
-  few.inner = static_cast<int>(args.gate.rows);
-  few.round = context.round_inputs;
-  few.inner_out = args.inner;
-  few.zeros = reinterpret_cast<uint4*>(zeros);
-  few.zero_count = static_cast<int>(zero_bytes / 16);
-  launch(context, few);
+  launch(context, router_rows_of(context, args, logits));
 }
 
 }  // namespace tandem::ops::cuda

@@ -12,10 +12,11 @@ bool takes_few_logits(const float* x, int64_t tokens, const Weight& router, cons
 void few_logits(const Context& context, const float* x, int64_t tokens, const Weight& router, const Weight& gate,
                 float* logits, float* gates);
 
-// The same, and args.inner: silu(gate x) * up x of the shared expert. Makes `zeros` bytes zero on the way, for kernels
-// behind it: a multiple of 16.
+// The same, and args.inner: silu(gate x) * up x of the shared expert.
 bool takes_few_logits_and_inner(const Ops::ExpertMixture& args);
-void few_logits_and_inner(const Context& context, const Ops::ExpertMixture& args, float* logits, std::byte* zeros,
-                          int64_t zero_bytes);
+void few_logits_and_inner(const Context& context, const Ops::ExpertMixture& args, float* logits);
+// For kernels that do it themselves; `logits` may be null.
+struct RouterRows;
+RouterRows router_rows_of(const Context& context, const Ops::ExpertMixture& args, float* logits);
 
 }  // namespace tandem::ops::cuda
