@@ -120,7 +120,6 @@ template <WeightFormat kFormat, int kScales, int kBytes>
 __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_constant__ Group group) {
   using R = Ring<kFormat, kScales, kBytes>;
   using F = typename R::F;
-  let_next_start();
   const int cluster_index = static_cast<int>(blockIdx.x) >> group.products[0].cut.split_bits;
   int which = 0;
   while (which + 1 < group.count && cluster_index >= group.products[which + 1].first_cluster) ++which;
@@ -148,6 +147,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 2) few_columns(const __grid_c
     const int units = share.end_unit - unit;  // this warp has the first two of these
     copy_ahead<kFormat, kScales, kBytes>(p, share, lane, unit, units, ring_address);
     await_previous();  // the first weights are on their way meanwhile
+    let_next_start();  // which may read early what this kernel's inputs were made of and from (delta_net.h)
     uint2 inputs[kWarpUnits * kUnitProducts];
     gather_inputs<F>(p.product, lane, unit, units, inputs);
     typename F::Offsets offsets;
@@ -296,6 +296,9 @@ void launch_few(const Context& context, Group group) {
   int most_tiles = kMostTiles;
   while (most_tiles > 2 && shared(most_tiles) > most_shared) most_tiles -= 2;
   allow_shared(kernel, most_shared);
+  // All shared memory there is, in which the next kernel's blocks find room beside these where they ask for the same.
+  TANDEM_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   const dim3 cluster(static_cast<unsigned>(cut.splits));
   const dim3 block(static_cast<unsigned>(32 * cut.warps));
   cudaLaunchAttribute clusters_of = {};
