@@ -226,7 +226,7 @@ class Ops {
   // What lies between the wide products of Gated DeltaNet: the gates' products, the convolution, the recurrence and the
   // gated norm.
   struct GatedDeltaNet {
-    const float* x = nullptr;     // [tokens, hidden], the gates' inputs
+    const float* x = nullptr;     // [tokens, hidden], the gates' inputs; not what the product in front wrote
     Weight a_proj, b_proj;        // [value_heads, hidden]
     const float* qkv = nullptr;   // [tokens, channels] before the convolution
     const float* conv = nullptr;  // [kernel, channels]

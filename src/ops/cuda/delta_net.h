@@ -22,7 +22,8 @@ void delta_net(const Context& context, const Columns& columns, const Ops::DeltaN
 // Of at most kMostFewColumns columns in one launch (delta_few.cu), and two more where the gates' matrices are not BF16.
 // False where the shape is not served (heads of 128 x 128, four taps): the operations that it is made of do it then.
 // A run's slot and the table of runs are read before the launches before have ended: what wrote them must have ended
-// when the step began.
+// when the step began. The gates' inputs are read before the product in front has ended, which must not have written
+// them: kernels of products let the next one start only when they may read what was written before them.
 bool gated_delta_net(const Context& context, const Columns& columns, const Ops::GatedDeltaNet& args);
 
 }  // namespace tandem::ops::cuda

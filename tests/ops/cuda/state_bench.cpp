@@ -200,10 +200,6 @@ void bench_layer(Bench& bench, int64_t runs, int64_t each, int64_t copies) {
     if (!gated_delta_net(context, columns[static_cast<size_t>(c)].columns(), one)) std::printf("not served\n");
   };
   report("gated_delta_net", whole);
-  report("norm, gated_delta_net", [&](int64_t c) {
-    norms(c);
-    whole(c);
-  });
   // Between the wide products: what a launch costs where others' instructions and weights have passed since.
   std::vector<std::array<Weight, 3>> wide;
   for (int64_t c = 0; c < 8; ++c) {
