@@ -94,17 +94,17 @@ __global__ void __launch_bounds__(kThreads, kMostResident) delta_few_kernel(cons
   arrive_prepared();
   await_cluster();
   work_out_gates(args, at, first, tokens, rate, bias, columns);
+  if (tokens > 0) convolution.aim(args, at, first, channels);
 
   await_previous();
   if (tokens > 0) {
-    convolution.fetch(args, at, args.net.qkv + first * channels, args.net.z + first * net.value_heads * kDim, tokens,
-                      channels, columns);
+    convolution.fetch(at, tokens, channels, columns);
     convolution.run(args, at, tokens, columns);
     __syncthreads();
     run_steps(at, tokens, args.advance ? matrix : nullptr, block, columns, mailbox);
+    if (args.advance) convolution.store(args, at, history, channels);
   }
   write_output(args, at, first, tokens, block, columns, mailbox);
-  if (args.advance && tokens > 0) convolution.store(args, at, history, channels);
 }
 
 bool gates_fit(const Ops::GatedDeltaNet& args) {
@@ -114,15 +114,14 @@ bool gates_fit(const Ops::GatedDeltaNet& args) {
   return fits(args.a_proj) && fits(args.b_proj) && by_fours(4, args.x);
 }
 
-// Of a block. Where they come late, all would crowd onto the multiprocessors that have room first: they are made as
-// large as leaves not too many to each, a single column's as large as finds room beside the projections' blocks.
+// Of a block: as much as leaves not too many to a multiprocessor, for late blocks would all crowd onto those that have
+// room first. A sequence's few columns find room beside the projections' blocks, and leave it to the next product's.
 int64_t shared_bytes(int64_t runs, int64_t each) {
-  constexpr int64_t kThreeFit = 60'000;
   constexpr int64_t kTwoFit = 96 << 10;
+  constexpr int64_t kFourFit = 50'000;
   const int64_t needed = block_bytes(each) + each * static_cast<int64_t>(sizeof(Column));
-  if (runs > 4) return needed;
-  if (each == 1) return kThreeFit;
-  return each > 4 ? kTwoFit : needed;
+  if (each > 4 || (runs == 2 && each == 1)) return kTwoFit;
+  return each == 1 && runs <= 4 ? kFourFit : needed;
 }
 
 void launch(const Context& context, const Few& args, int64_t runs) {

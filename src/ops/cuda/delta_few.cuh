@@ -116,6 +116,8 @@ struct Convolution {
   float past[kJobs][kPast];
   float taps[kJobs][kTaps];
   float first[kJobs];  // inputs of the first column
+  const float* from[kJobs];
+  int last_stride;  // from a column's input of the last job to the next column's
 
   __device__ static bool of_gate(const Place& at) { return at.thread >= kHalf; }
   // Channel of qkv.
@@ -153,14 +155,15 @@ struct Convolution {
       for (int j = 0; j < kTaps; ++j) taps[i][j] = __ldcg(args.net.conv + j * channels + own);
     }
   }
-  // Asks for the inputs of some columns: `qkv` and `z` are the first one's.
-  __device__ void fetch(const Few& args, const Place& at, const float* qkv, const float* z, int count, int channels,
-                        Column* columns) {
-    const float* from[kJobs];
+  // The inputs of some columns from `column` on: where they lie, and, once they are there, asking for them.
+  __device__ void aim(const Few& args, const Place& at, int64_t column, int channels) {
+    const int64_t width = args.net.net.value_heads * kDim;
 #pragma unroll
-    for (int i = 0; i < kJobs; ++i) from[i] = qkv + channel(args, at, i);
-    if (of_gate(at)) from[2] = z + at.head * kDim + at.half * kHalf + at.thread % kHalf;
-    const int64_t last_stride = of_gate(at) ? args.net.net.value_heads * kDim : channels;
+    for (int i = 0; i < kJobs; ++i) from[i] = args.net.qkv + column * channels + channel(args, at, i);
+    if (of_gate(at)) from[2] = args.net.z + column * width + at.head * kDim + at.half * kHalf + at.thread % kHalf;
+    last_stride = static_cast<int>(of_gate(at) ? width : channels);
+  }
+  __device__ void fetch(const Place& at, int count, int channels, Column* columns) {
 #pragma unroll
     for (int i = 0; i < kJobs; ++i) first[i] = *from[i];
 #pragma unroll 1
@@ -296,11 +299,11 @@ __device__ inline void work_out_gates(const Few& args, const Place& at, int64_t 
   }
 }
 
-// Factors of four columns from `first` on, by each warp for itself: eight lanes a column.
-__device__ inline void work_out_factors(const Place& at, int first, int count, Column* columns) {
+// Factors of four columns from `first` on: eight lanes a column, the first of which leaves them for its warp.
+__device__ inline Factors work_out_factors(const Place& at, int first, int count, Column* columns) {
   constexpr int kLanes = kDim / kRows;
   const int own = first + at.lane / kLanes;
-  Column& column = columns[own < count ? own : first];
+  const Column& column = columns[own < count ? own : first];
   const int rows = at.lane % kLanes * kRowsStride;
   float keys = 0;
   float queries = 0;
@@ -322,8 +325,12 @@ __device__ inline void work_out_factors(const Place& at, int first, int count, C
   const float key = rsqrtf(keys + 1e-6F);
   const float query = rsqrtf(static_cast<float>(kDim)) * rsqrtf(queries + 1e-6F);
   const float decay = column.decay;
-  const Factors factors = {decay * key, decay * query, column.beta, key, decay, both * key * query};
-  if (at.lane % kLanes == 0 && own < count) column.factors[at.warp] = factors;
+  return {decay * key, decay * query, column.beta, key, decay, both * key * query};
+}
+__device__ inline void leave_factors(const Place& at, int first, int count, const Factors& factors, Column* columns) {
+  constexpr int kLanes = kDim / kRows;
+  const int own = first + at.lane / kLanes;
+  if (at.lane % kLanes == 0 && own < count) columns[own].factors[at.warp] = factors;
 }
 
 }  // namespace tandem::ops::cuda::delta

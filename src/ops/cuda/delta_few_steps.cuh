@@ -116,22 +116,23 @@ __device__ inline void run_steps(const Place& at, int count, float* matrix, Bloc
   float* rows = block.rows[at.group() * kRows] + own;
   Change change{};
 #pragma unroll 1
-  for (int t = 4; t < count; t += 4) work_out_factors(at, t, count, columns);
+  for (int t = 4; t < count; t += 4) leave_factors(at, t, count, work_out_factors(at, t, count, columns), columns);
 #pragma unroll 1
   for (int t = 0; t < count; ++t) {
     Column& column = columns[t];
     Sums* sums = block.sums[t % 2];
     float4 keys, queries;
     if (t == 0) {
-      work_out_factors(at, 0, count, columns);
+      const Factors factors = work_out_factors(at, 0, count, columns);  // beside the pass
       pass<false>(rows, group, change, column, keys, queries);
+      leave_factors(at, 0, count, factors, columns);
     } else {
       pass<true>(rows, group, change, column, keys, queries);
     }
+    const float4 value = load4(column.value + own);
     leave_sums(at, keys, queries, sums[at.warp]);
     __syncthreads();
     const Factors factors = column.factors[at.warp];
-    const float4 value = load4(column.value + own);
     const float4 recalled = add_warps(sums[0].keys + own);
     const float4 delta = {factors.beta * (value.x - recalled.x * factors.recalled),
                           factors.beta * (value.y - recalled.y * factors.recalled),
