@@ -296,9 +296,6 @@ void launch_few(const Context& context, Group group) {
   int most_tiles = kMostTiles;
   while (most_tiles > 2 && shared(most_tiles) > most_shared) most_tiles -= 2;
   allow_shared(kernel, most_shared);
-  // All shared memory there is, in which the next kernel's blocks find room beside these where they ask for the same.
-  TANDEM_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   const dim3 cluster(static_cast<unsigned>(cut.splits));
   const dim3 block(static_cast<unsigned>(32 * cut.warps));
   cudaLaunchAttribute clusters_of = {};
