@@ -33,7 +33,8 @@ struct Weight {
   int64_t group = 0;  // integers: inputs to a scale, a multiple of 16 that divides the inputs
   float scale = 1.0F;
   bool divides = false;
-  // Codes of NVFP4 and of integers of 3 and 4 bits on a card: as in numeric/nvfp4_lanes.h and numeric/int_lanes.h.
+  // NVFP4 and integers of 3 and 4 bits on a card: codes as in numeric/nvfp4_lanes.h and numeric/int_lanes.h, units and
+  // scales as in numeric/lane_tiles.h.
   bool lane_order = false;
 };
 

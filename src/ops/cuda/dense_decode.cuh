@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include "numeric/int_lanes.h"
+#include "numeric/lane_tiles.h"
 #include "numeric/nvfp4_lanes.h"
 #include "ops/weight.h"
 
@@ -86,6 +87,20 @@ __device__ inline float fp8_block_scale(const Weight& w, int64_t row, int64_t in
   return load_scale(w.scales, w.scale_type, row / 128 * ((w.inputs + 127) / 128) + input / 128);
 }
 
+// Which of a matrix's units of 128 inputs, and of its scales, those of a row are.
+__device__ inline int64_t unit_place(const Weight& w, int64_t row, int64_t unit) {
+  const int64_t units = (w.inputs + 127) / 128;
+  return w.lane_order ? numeric::lane_tile_place(row, unit, units) : row * units + unit;
+}
+__device__ inline int64_t nvfp4_scale_place(const Weight& w, int64_t row, int64_t block) {
+  if (!w.lane_order) return row * (w.inputs / 16) + block;
+  return unit_place(w, row, block / 8) * 8 + block % 8;
+}
+__device__ inline int64_t group_place(const Weight& w, int64_t row, int64_t group) {
+  const int64_t groups = w.inputs / w.group;
+  return w.lane_order ? numeric::lane_tile_place(row, group, groups) : row * groups + group;
+}
+
 template <WeightFormat kFormat>
 __device__ inline float decode_one(const Weight& w, int64_t row, int64_t input) {
   const auto* bytes = static_cast<const uint8_t*>(w.data);
@@ -101,18 +116,18 @@ __device__ inline float decode_one(const Weight& w, int64_t row, int64_t input) 
   } else if constexpr (kFormat == WeightFormat::kFp8Block) {
     return e4m3_to_float(bytes[at]) * fp8_block_scale(w, row, input);
   } else if constexpr (kFormat == WeightFormat::kNvfp4) {
-    const uint32_t scale = static_cast<const uint8_t*>(w.scales)[row * (w.inputs / 16) + input / 16];
+    const uint32_t scale = static_cast<const uint8_t*>(w.scales)[nvfp4_scale_place(w, row, input / 16)];
     uint32_t code;
     if (w.lane_order) {
-      const auto* unit = static_cast<const uint32_t*>(w.data) + at / 128 * 16;
-      code = numeric::lane_code(unit, static_cast<int>(at % 128));
+      const auto* unit = static_cast<const uint32_t*>(w.data) + unit_place(w, row, input / 128) * 16;
+      code = numeric::lane_code(unit, static_cast<int>(input % 128));
     } else {
       code = bytes[at / 2] >> (input % 2 * 4) & 15;
     }
     return e2m1_to_float(code) * e4m3_to_float(scale);
   } else {
     constexpr int kBits = int_bits(kFormat);
-    const int64_t unit = row * ((w.inputs + 127) / 128) + input / 128;
+    const int64_t unit = unit_place(w, row, input / 128);
     const auto inside = static_cast<int>(input % 128);
     const uint8_t* codes = bytes + unit * (16 * kBits);
     uint32_t code;
@@ -127,7 +142,7 @@ __device__ inline float decode_one(const Weight& w, int64_t row, int64_t input) 
           reinterpret_cast<const uint16_t*>(codes)[inside % 16] | static_cast<uint32_t>(codes[32 + inside % 16]) << 16;
       code = word >> (inside / 16 * 3) & 7;
     }
-    const float scale = load_scale(w.scales, w.scale_type, row * (w.inputs / w.group) + input / w.group);
+    const float scale = load_scale(w.scales, w.scale_type, group_place(w, row, input / w.group));
     return static_cast<float>(static_cast<int>(code) - (1 << (kBits - 1))) * scale;
   }
 }
@@ -150,11 +165,12 @@ __device__ inline void decode_four(const Weight& w, int64_t row, int64_t input, 
     out[0] = f16_bits_to_float(four.x & 0xffff), out[1] = f16_bits_to_float(four.x >> 16);
     out[2] = f16_bits_to_float(four.y & 0xffff), out[3] = f16_bits_to_float(four.y >> 16);
   } else if constexpr (kFormat == WeightFormat::kNvfp4) {
-    const float scale = e4m3_to_float(static_cast<const uint8_t*>(w.scales)[row * (w.inputs / 16) + input / 16]);
+    const float scale = e4m3_to_float(static_cast<const uint8_t*>(w.scales)[nvfp4_scale_place(w, row, input / 16)]);
     if (w.lane_order) {
-      const auto inside = static_cast<int>(at % 128);
+      const auto inside = static_cast<int>(input % 128);
       const int block = inside / 16;
-      const uint32_t word = static_cast<const uint32_t*>(w.data)[at / 128 * 16 + inside % 16 / 4 * 4 + block / 2];
+      const uint32_t word =
+          static_cast<const uint32_t*>(w.data)[unit_place(w, row, input / 128) * 16 + inside % 16 / 4 * 4 + block / 2];
       const uint32_t low = block % 2 == 0 ? e2m1_lane_pair<0>(word) : e2m1_lane_pair<2>(word);
       const uint32_t high = block % 2 == 0 ? e2m1_lane_pair<1>(word) : e2m1_lane_pair<3>(word);
       out[0] = bf16_bits_to_float(low), out[1] = __uint_as_float(low & 0xffff0000);
@@ -169,7 +185,7 @@ __device__ inline void decode_four(const Weight& w, int64_t row, int64_t input, 
   } else if constexpr (kFormat == WeightFormat::kInt3 || kFormat == WeightFormat::kInt4 ||
                        kFormat == WeightFormat::kInt8) {
     constexpr int kBits = int_bits(kFormat);
-    const int64_t unit = row * ((w.inputs + 127) / 128) + input / 128;
+    const int64_t unit = unit_place(w, row, input / 128);
     const auto inside = static_cast<int>(input % 128);
     const uint8_t* codes = bytes + unit * (16 * kBits);
     const int lane = inside % 16;
@@ -196,7 +212,7 @@ __device__ inline void decode_four(const Weight& w, int64_t row, int64_t input, 
       code[2] = ((low.y & 0xffff) | (high & 0xff0000)) >> shift & 7;
       code[3] = (low.y >> 16 | (high >> 24) << 16) >> shift & 7;
     }
-    const float scale = load_scale(w.scales, w.scale_type, row * (w.inputs / w.group) + input / w.group);
+    const float scale = load_scale(w.scales, w.scale_type, group_place(w, row, input / w.group));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       out[i] = static_cast<float>(static_cast<int>(code[i]) - (1 << (kBits - 1))) * scale;

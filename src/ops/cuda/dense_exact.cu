@@ -104,7 +104,7 @@ __device__ inline void add_over_block(float (&sum)[kRows][kColumns], const Argum
 template <WeightFormat kFormat, bool kWide, int kColumns>
 __global__ void __launch_bounds__(kThreads) exact_rows(Arguments a) {
   await_previous();
-  let_next_start();  // as in dense_few.cu
+  let_next_start();  // as in dense_few_rows.cu
   const Product& p = a.product;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x / a.splits) * kRows;
   const Part part = part_of(a);
@@ -141,7 +141,7 @@ constexpr int kStep = 16;
 template <WeightFormat kFormat, bool kWide>
 __global__ void __launch_bounds__(kThreads) exact_tiles(Arguments a) {
   await_previous();
-  let_next_start();  // as in dense_few.cu
+  let_next_start();  // as in dense_few_rows.cu
   __shared__ float4 weights[kStep][kTile / 4 + 1];
   __shared__ float4 inputs[kStep][kTile / 4 + 1];
   __shared__ float sums[kTile * kTile];  // [column, row]

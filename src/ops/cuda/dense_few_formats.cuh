@@ -1,4 +1,4 @@
-// What the kernel for few columns (dense_few.cu) knows of each format: how codes and scales lie in a slot of shared
+// What the kernels for few columns (dense_few.cu) know of each format: how codes and scales lie in a slot of shared
 // memory, which inputs they are multiplied with, and how.
 //
 // A slot has 16 rows of two parts each; a part is 64 bytes of a row's codes (48 of three bits), which make 2, 4 or 8 of
@@ -23,11 +23,11 @@ struct Part {
 struct UnitSums {
   float units[kWarpUnits][4] = {};
 
-  // To [16 rows, columns]; `bits` is the logarithm of the columns.
-  __device__ void store(int lane, int bits, float* to) const {
-    const int l = lane % 4;
-    if (2 * l >= 1 << bits) return;
-    float* low = to + (lane / 4 << bits) + 2 * l;
+  // In [16 rows, columns], the first float of those that the lane stores; `bits` is the logarithm of the columns.
+  __device__ static int first(int lane, int bits) { return (lane / 4 << bits) + 2 * (lane % 4); }
+  // `low` is the place of that.
+  __device__ void store(int lane, int bits, float* low) const {
+    if (2 * (lane % 4) >= 1 << bits) return;
     float* high = low + (8 << bits);
     float sums[4];
 #pragma unroll
@@ -201,7 +201,7 @@ struct LaneInts : InOrder {
   static constexpr bool kOffset = kScales == 1;
   using Step = Part<kScales>;
   struct Offsets {
-    float units[kOffset ? kWarpUnits : 1][4];
+    float units[kOffset ? kWarpUnits : 1][2];  // of the lane's two columns: all rows have the same
   };
 
   __device__ static int input(int l, int e, int half) { return 16 * (2 * e + half) + 4 * l; }
@@ -230,7 +230,7 @@ struct LaneInts : InOrder {
         float sum[4] = {};
         add_negative<0>(inputs + i * kUnitProducts, sum);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) offsets.units[i][j] = sum[j];
+        for (int j = 0; j < 2; ++j) offsets.units[i][j] = sum[j];
       }
     }
   }
@@ -263,7 +263,9 @@ struct LaneInts : InOrder {
   __device__ static void multiply(const Arguments& p, const Step& w, const uint2* b, const Offsets& offsets, int unit,
                                   float (&sum)[4]) {
     if constexpr (kOffset) {
-      multiply_groups<0>(p, w, b, offsets.units[unit], sum);
+      const float(&own)[2] = offsets.units[unit];
+      const float onto[4] = {own[0], own[1], own[0], own[1]};
+      multiply_groups<0>(p, w, b, onto, sum);
     } else {
       const float zeros[4] = {};
       multiply_groups<0>(p, w, b, zeros, sum);

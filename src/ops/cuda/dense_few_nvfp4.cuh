@@ -22,41 +22,47 @@ struct BlockSums {
   static constexpr int kPairs = kPhases > 1 ? kPhases / 2 : 1;  // of a lane
   // Of a pair: rows g and g + 8 (one column), or rows g, g, g + 8, g + 8 and columns 2 l, 2 l + 1 modulo the columns.
   static constexpr int kEach = kColumnBits == 0 ? 2 : 4;
-  float sums[kPairs][kEach];
+  float sums[kColumnBits == 3 ? 1 : kPairs][kEach];  // of eight columns those of all pairs
 
-  // To [16 rows, columns], each (0 + 1) + (2 + 3) of its pairs, whichever lanes have them. Lanes that add the same sums
-  // share the rows between them, then the columns.
-  __device__ void store(int lane, int, float* to) const {
+  // In [16 rows, columns], the first float of those that the lane stores. Lanes that add the same sums share the rows
+  // between them, then the columns.
+  __device__ static int first(int lane, int) {
     const int g = static_cast<int>(static_cast<uint32_t>(lane) / 4);
+    const int l = static_cast<int>(static_cast<uint32_t>(lane) % 4);
+    if constexpr (kColumnBits == 3) return 2 * lane;
+    if constexpr (kColumnBits == 2) return (g + 8 * (l / 2)) * 4 + 2 * (l % 2);
+    if constexpr (kColumnBits == 1) return (g + 8 * (l % 2)) * 2 + l / 2;
+    return g + 8 * (l % 2);
+  }
+  // `to` is the place of that. Each is (0 + 1) + (2 + 3) of its pairs, whichever lanes have them.
+  __device__ void store(int lane, int, float* to) const {
     const int l = static_cast<int>(static_cast<uint32_t>(lane) % 4);
     float total[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if constexpr (kPairs == 4) {
-        total[i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
-      } else if constexpr (kPairs == 2) {
+      if constexpr (kPairs == 2) {
         total[i] = sums[0][i] + sums[1][i];
       } else {
         total[i] = sums[0][i];
       }
     }
     if constexpr (kColumnBits == 3) {
-      *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(total[0], total[1]);
-      *reinterpret_cast<float2*>(to + 2 * (lane + 32)) = make_float2(total[2], total[3]);
+      *reinterpret_cast<float2*>(to) = make_float2(total[0], total[1]);
+      *reinterpret_cast<float2*>(to + 64) = make_float2(total[2], total[3]);
     } else if constexpr (kColumnBits == 2) {
       const bool high = l >= 2;
-      const float first = keep_half(total[0], total[2], high, 2);
+      const float low = keep_half(total[0], total[2], high, 2);
       const float second = keep_half(total[1], total[3], high, 2);
-      *reinterpret_cast<float2*>(to + (g + 8 * (l / 2)) * 4 + 2 * (l % 2)) = make_float2(first, second);
+      *reinterpret_cast<float2*>(to) = make_float2(low, second);
     } else if constexpr (kColumnBits == 1) {
       const bool high = l % 2 != 0;
-      const float first = keep_half(total[0], total[2], high, 1);
+      const float low = keep_half(total[0], total[2], high, 1);
       const float second = keep_half(total[1], total[3], high, 1);
-      to[(g + 8 * (l % 2)) * 2 + l / 2] = keep_half(first, second, l >= 2, 2);
+      *to = keep_half(low, second, l >= 2, 2);
     } else {
       const float sum = keep_half(total[0], total[1], l % 2 != 0, 1);
       const float all = sum + __shfl_xor_sync(0xffffffffU, sum, 2);
-      if (l < 2) to[g + 8 * l] = all;
+      if (l < 2) *to = all;
     }
   }
 
@@ -83,7 +89,7 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
   __device__ static uint2 pack(const float4& x, int j) { return times_power<64>(InOrder::pack(x, j)); }
   struct Step {
     uint4 codes[2];
-    const uint8_t* scales;  // of row g; those of row g + 8 are 64 bytes behind
+    const uint8_t* scales[2];  // those that the lane needs of row g, of row g + 8
   };
 
   __device__ static int input(int l, int e, int half) { return 16 * (2 * e + half) + 4 * l; }
@@ -95,9 +101,9 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
     return __half22float2(*reinterpret_cast<const __half2*>(&halves));
   }
   static constexpr int kScaleWords = (kLaneScales + 3) / 4;
-  // Those that a lane needs of a row.
-  __device__ static void load_scales(const uint8_t* row, int l, uint32_t (&out)[kScaleWords]) {
-    const uint8_t* from = row + (kColumnBits == 0 ? 2 * l : kLaneScales * (l * kSlots / 4));
+  // Which of a unit's scales lane l needs, from this one on.
+  __device__ static int scale_offset(int l) { return kColumnBits == 0 ? 2 * l : kLaneScales * (l * kSlots / 4); }
+  __device__ static void load_scales(const uint8_t* from, uint32_t (&out)[kScaleWords]) {
     if constexpr (kLaneScales == 2) {
       out[0] = *reinterpret_cast<const uint16_t*>(from);
     } else if constexpr (kLaneScales == 4) {
@@ -162,10 +168,48 @@ struct Format<WeightFormat::kNvfp4, kColumnBits, kBytes> : InOrder {
   __device__ static void add(float sum, float scale, bool first, float& to) {
     to = first ? sum * scale : fmaf(sum, scale, to);
   }
-  __device__ static void multiply(const Step& w, const uint2* b, int l, bool first, Sums& to) {
+  // Eight columns: pair after pair of both units, so that few sums are under way.
+  template <int kPair>
+  __device__ static void sum_of_pair(const Step (&w)[2], const uint2* b, const uint32_t (&words)[2][2][kScaleWords],
+                                     float (&to)[4]) {
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      float sum[2][4] = {};
+      multiply_block<2 * kPair>(w[unit].codes, b[unit * kUnitProducts + 2 * kPair], sum[0]);
+      multiply_block<2 * kPair + 1>(w[unit].codes, b[unit * kUnitProducts + 2 * kPair + 1], sum[1]);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float2 scales = two_scales(static_cast<uint16_t>(words[unit][row][kPair / 2] >> 16 * (kPair % 2)));
+#pragma unroll
+        for (int i = 2 * row; i < 2 * row + 2; ++i) {
+          add(sum[0][i], scales.x, unit == 0, to[i]);
+          add(sum[1][i], scales.y, false, to[i]);
+        }
+      }
+    }
+  }
+  __device__ static void multiply_tile(const Step (&w)[2], const uint2* b, Sums& to) {
+    uint32_t words[2][2][kScaleWords];
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      load_scales(w[unit].scales[0], words[unit][0]);
+      load_scales(w[unit].scales[1], words[unit][1]);
+    }
+    float low[4];
+    float high[4];
+    sum_of_pair<0>(w, b, words, low);
+    sum_of_pair<1>(w, b, words, high);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to.sums[0][i] = low[i] + high[i];
+    sum_of_pair<2>(w, b, words, low);
+    sum_of_pair<3>(w, b, words, high);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to.sums[0][i] += low[i] + high[i];
+  }
+  __device__ static void multiply(const Step& w, const uint2* b, bool first, Sums& to) {
     uint32_t words[2][kScaleWords];
-    load_scales(w.scales, l, words[0]);
-    load_scales(w.scales + 64, l, words[1]);
+    load_scales(w.scales[0], words[0]);
+    load_scales(w.scales[1], words[1]);
     multiply_pairs_of_blocks<0>(w, b, words, first, to);
   }
 };

@@ -1,11 +1,11 @@
-// A warp's weights on their way: a ring of slots in shared memory, which the warp fills for itself a few slots ahead
-// (cp.async), so that it waits for nobody. Rows are fetched in pieces of whole 128-byte lines where there are as many
-// bytes; eight lanes have a line.
+// A warp's weights on their way where rows lie one behind the other: a ring of slots in shared memory, which the warp
+// fills for itself a few slots ahead (cp.async), so that it waits for nobody. Rows are fetched in pieces of whole
+// 128-byte lines; eight lanes have a line.
 #pragma once
 
 #include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dense_few_formats.cuh"
-#include "ops/cuda/dense_few_nvfp4.cuh"
+#include "ops/cuda/dense_few_inputs.cuh"
 
 namespace tandem::ops::cuda::dense {
 
@@ -18,31 +18,24 @@ struct Ring {
   static constexpr int kCodes = kTileRows * F::kRowBytes;
   static constexpr int kSlotBytes = (kCodes + kTileRows * 4 * F::kEntries + 127) / 128 * 128;
   static constexpr int kRowPieces = F::kRowBytes / 16;
-  static constexpr int kCopyRows = 32 / kRowPieces;                        // that the lanes copy at once, 16 bytes each
-  static constexpr int kCopies = (kTileRows + kCopyRows - 1) / kCopyRows;  // of a slot
+  static constexpr int kCopyRows = 32 / kRowPieces;      // that the lanes copy at once, 16 bytes each
+  static constexpr int kCopies = kTileRows / kCopyRows;  // of a slot
+  static_assert(kRowPieces == 8);
 };
 
 // `bytes` of 16; the rest becomes zeros.
 __device__ inline void copy_sixteen(uint32_t to, const uint8_t* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-// `bytes` of kBytes; the rest becomes zeros.
-template <int kBytes>
-__device__ inline void copy_few(uint32_t to, const uint8_t* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(bytes)
-               : "memory");
+// `bytes` of four; the rest becomes zeros.
+__device__ inline void copy_four(uint32_t to, const uint8_t* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 // The unit that a slot's first part belongs to, of those of the warp.
 template <typename F>
 __device__ inline int slot_unit(int slot) {
-  return slot * 2 / F::kUnitParts * (F::kUnitParts > 1);
-}
-
-__device__ inline int lane_number() {  // kept: the compiler would ask for the thread's number again and again
-  int lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  return lane;
+  return slot * 2 / F::kUnitParts;
 }
 
 // Where a lane copies from. Everything that is not there (rows behind the last, units behind the warp's) becomes zeros.
@@ -68,27 +61,11 @@ class Source {
         static_cast<const uint8_t*>(w.data) + share.first_row * p.row_bytes + static_cast<int64_t>(unit) * kUnitBytes;
     copy_row_ = lane / R::kRowPieces;
     codes_ += copy_row_ * p.row_bytes + 16 * (lane % R::kRowPieces);
-    if (lane >= R::kCopyRows * R::kRowPieces) copy_row_ = kTileRows;  // none
-    if constexpr (F::kUnitParts == 1) {
-      size_[0] = size_[1] = lane % R::kRowPieces / (R::kRowPieces / 2) < units ? 16 : 0;
-    } else {
-      size_[0] = units > 0 ? 16 : 0;
-      size_[1] = units > 1 ? 16 : 0;
-    }
+    size_[0] = units > 0 ? 16 : 0;
+    size_[1] = units > 1 ? 16 : 0;
     if constexpr (F::kEntries > 0) {
       scales_ = static_cast<const uint8_t*>(w.scales);
-      if constexpr (kFormat == WeightFormat::kNvfp4) {
-        scales_ += (share.first_row + lane % 16) * p.row_scales + 8 * (unit + lane / 16);
-        scale_size_ = lane / 16 < units ? 8 : 0;
-      } else if constexpr (kFormat != WeightFormat::kFp8Block) {
-        scales_ += (share.first_row + lane % 16) * p.row_scales;
-        if constexpr (kScaleALane) {
-          scales_ += F::group_of(p, unit, lane / 16) * kBytes;
-          const int before = word_before(scales_);
-          scales_ -= before;
-          scale_size_ = lane / 16 < units ? kBytes + before : 0;
-        }
-      }
+      if constexpr (kFormat != WeightFormat::kFp8Block) scales_ += (share.first_row + lane % 16) * p.row_scales;
     }
   }
 
@@ -119,11 +96,10 @@ class Source {
   __device__ void copy_codes(int slot, uint32_t to) const {
     const uint8_t* from = codes_ + slot * F::kRowBytes;
     // Odd rows of whole lines have their parts exchanged: lanes of two rows then read from all banks.
-    to += R::kRowPieces == 8 ? (lane_ * 16) ^ (lane_ / 8 % 2 * 64) : lane_ * 16;
+    to += (lane_ * 16) ^ (lane_ / 8 % 2 * 64);
 #pragma unroll
     for (int i = 0; i < R::kCopies; ++i) {
       const int row = copy_row_ + R::kCopyRows * i;
-      if (R::kCopies * R::kCopyRows != kTileRows && row >= kTileRows) continue;
       copy_sixteen(to + R::kCopyRows * F::kRowBytes * i, from + R::kCopyRows * i * row_bytes_,
                    kWhole || row < limit_ ? size_[slot_unit<F>(slot)] : 0);
     }
@@ -132,23 +108,15 @@ class Source {
   template <bool kWhole>
   __device__ void copy_scales(int slot, uint32_t to) const {
     const int row = static_cast<int>(static_cast<uint32_t>(lane_) % 16);
-    if constexpr (kFormat == WeightFormat::kNvfp4) {
-      copy_few<8>(to + 8 * lane_, scales_, kWhole || row < limit_ ? scale_size_ : 0);
-    } else if constexpr (kScaleALane) {
-      copy_few<4>(to + 4 * lane_, scales_, kWhole || row < limit_ ? scale_size_ : 0);
-    } else {
 #pragma unroll
-      for (int i = 0; i < (16 * F::kEntries + 31) / 32; ++i) {
-        const int entry = lane_ / 16 + 2 * i;
-        if (entry >= F::kEntries) break;
-        int unit = slot;
-        if constexpr (F::kUnitParts == 1) unit = entry / F::kPartEntries;
-        const uint8_t* from = scales_ + F::group_of(p_, unit_ + slot_unit<F>(slot), entry) * kBytes;
-        if constexpr (kFormat == WeightFormat::kFp8Block) from += (row_ + row) / 128 * p_.row_scales;
-        const int before = word_before(from);
-        const bool there = unit < units_ && (kWhole || row < limit_);
-        copy_few<4>(to + 4 * (16 * entry + row), from - before, there ? kBytes + before : 0);
-      }
+    for (int i = 0; i < (16 * F::kEntries + 31) / 32; ++i) {
+      const int entry = lane_ / 16 + 2 * i;
+      if (entry >= F::kEntries) break;
+      const uint8_t* from = scales_ + F::group_of(p_, unit_ + slot_unit<F>(slot), entry) * kBytes;
+      if constexpr (kFormat == WeightFormat::kFp8Block) from += (row_ + row) / 128 * p_.row_scales;
+      const int before = word_before(from);
+      const bool there = slot_unit<F>(slot) < units_ && (kWhole || row < limit_);
+      copy_four(to + 4 * (16 * entry + row), from - before, there ? kBytes + before : 0);
     }
   }
 
@@ -157,9 +125,6 @@ class Source {
     return kBytes == 2 ? static_cast<int>(reinterpret_cast<uintptr_t>(scale) & 2) : 0;
   }
 
-  // Whether a lane copies one scale of each tile, of unit lane / 16 of the warp's two.
-  static constexpr bool kScaleALane = F::kUnitParts == 1 && F::kEntries == 2;
-
   const Arguments& p_;
   const uint8_t* codes_;
   const uint8_t* scales_ = nullptr;
@@ -167,10 +132,9 @@ class Source {
   int lane_;
   uint32_t row_bytes_;
   int unit_, units_;
-  int copy_row_;        // of a tile, the first that the lane copies of
-  int size_[2];         // of the pieces of the warp's units: 16, or 0 where there is no such unit
-  int scale_size_ = 0;  // of what the lane copies of a tile's scales, where that is as much for each
-  int limit_;           // rows from here on
+  int copy_row_;  // of a tile, the first that the lane copies of
+  int size_[2];   // of the pieces of the warp's units: 16, or 0 where there is no such unit
+  int limit_;     // rows from here on
   int rows_;
 };
 
@@ -186,17 +150,9 @@ __device__ inline void read_part(const Arguments& p, int lane, const uint8_t* fi
   const uint8_t* scales = filled + R::kCodes;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if constexpr (R::kRowPieces == 8) {
-      const int place = g * F::kRowBytes + ((16 * l) ^ (g % 2 * 64));
-      out.codes[i] = *reinterpret_cast<const uint4*>(filled + (place ^ part * 64) + 8 * F::kRowBytes * i);
-    } else {  // three bits
-      const uint8_t* codes = filled + (g + 8 * i) * F::kRowBytes + part * (F::kRowBytes / 2);
-      const uint2 low = *reinterpret_cast<const uint2*>(codes + 8 * l);
-      out.codes[i] = make_uint4(low.x, low.y, *reinterpret_cast<const uint32_t*>(codes + 32 + 4 * l), 0);
-    }
-    if constexpr (kFormat == WeightFormat::kNvfp4) {
-      out.scales = scales + 128 * part + 8 * g;
-    } else if constexpr (F::kEntries > 0) {
+    const int place = g * F::kRowBytes + ((16 * l) ^ (g % 2 * 64));
+    out.codes[i] = *reinterpret_cast<const uint4*>(filled + (place ^ part * 64) + 8 * F::kRowBytes * i);
+    if constexpr (F::kEntries > 0) {
 #pragma unroll
       for (int j = 0; j < kScales; ++j) {
         const int entry = part * F::kPartEntries + j;
@@ -214,18 +170,14 @@ __device__ inline void read_part(const Arguments& p, int lane, const uint8_t* fi
 
 // Multiplies what read_part gave of the tile's part `number`.
 template <WeightFormat kFormat, int kScales, int kBytes>
-__device__ inline void multiply_part(const Arguments& p, int lane, int number,
+__device__ inline void multiply_part(const Arguments& p, int number,
                                      const typename Format<kFormat, kScales, kBytes>::Step& step,
                                      const uint2 (&inputs)[kWarpUnits * kUnitProducts],
                                      const typename Format<kFormat, kScales, kBytes>::Offsets& offsets,
                                      typename Format<kFormat, kScales, kBytes>::Sums& sums) {
   using F = Format<kFormat, kScales, kBytes>;
   const uint2* b = inputs + number * (kUnitProducts / F::kUnitParts);
-  if constexpr (kFormat == WeightFormat::kNvfp4) {
-    F::multiply(step, b, lane % 4, number == 0, sums);
-  } else {
-    F::multiply(p, step, b, offsets, number / F::kUnitParts, sums.units[number / F::kUnitParts]);
-  }
+  F::multiply(p, step, b, offsets, number / F::kUnitParts, sums.units[number / F::kUnitParts]);
 }
 
 }  // namespace tandem::ops::cuda::dense

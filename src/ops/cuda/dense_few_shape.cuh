@@ -47,7 +47,13 @@ struct Arguments {
 struct Group {
   Arguments products[kMostProducts];
   int count = 1;
+  int slots = 0;  // of a block's ring of tiles
 };
+
+// Columns rounded up to a power of two, as its logarithm: sums in shared memory have so many.
+__host__ __device__ inline int column_bits(int64_t tokens) {
+  return tokens <= 1 ? 0 : tokens <= 2 ? 1 : tokens <= 4 ? 2 : 3;
+}
 
 // The block's share of a product's inputs and tiles.
 struct Share {
@@ -56,5 +62,30 @@ struct Share {
   int tiles = 0;
   int rows = 0;  // of each matrix: those that there are
 };
+
+__device__ inline Share share_of(const Arguments& p, int cluster_index) {
+  const Cut& cut = p.cut;
+  const int half_bits = cut.split_bits - 1;
+  const int split = static_cast<int>(blockIdx.x) & ((1 << cut.split_bits) - 1);
+  const int half = split >> half_bits;
+  const int half_end = half == 0 ? cut.lower_units : cut.units;
+  Share share;
+  share.first_unit = (half == 0 ? 0 : cut.lower_units) + (split & ((1 << half_bits) - 1)) * cut.units_each;
+  share.end_unit = share.first_unit + cut.units_each < half_end ? share.first_unit + cut.units_each : half_end;
+  const int index = cluster_index - p.first_cluster;
+  const int first_tile = index * cut.least + (index < cut.larger ? index : cut.larger);
+  const int row_tiles = cut.least + (index < cut.larger ? 1 : 0);
+  share.tiles = p.product.paired ? 2 * row_tiles : row_tiles;
+  share.first_row = static_cast<int64_t>(first_tile) * kTileRows;
+  const int most = row_tiles * kTileRows;
+  share.rows = p.product.w.rows - share.first_row < most ? static_cast<int>(p.product.w.rows - share.first_row) : most;
+  return share;
+}
+
+// Tiles' sums that a block may get from the others of its cluster: those of its tiles, from each.
+__host__ __device__ inline int arrived_tiles(const Cut& cut) {
+  const int most = (cut.tiles_each + 2 * cut.splits - 1) >> cut.split_bits;  // a pair's second tile too
+  return (most + 1) / 2 * 2 * cut.splits;
+}
 
 }  // namespace tandem::ops::cuda::dense

@@ -12,7 +12,8 @@ namespace tandem::ops::cuda::dense {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kSliceWeights = int64_t{1} << 25;  // 64 MiB of BF16
+constexpr int64_t kSliceWeights = int64_t{1} << 25;    // 64 MiB of BF16
+constexpr int kLaneTileRows = numeric::kLaneTileRows;  // divides a slice's first row
 
 __global__ void __launch_bounds__(kThreads)
     round_inputs(const float4* __restrict__ x, int64_t fours, uint2* __restrict__ out) {
@@ -61,12 +62,16 @@ __global__ void __launch_bounds__(kThreads) decode_nvfp4(Slice slice) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t blocks = slice.w.inputs / 16;
   if (i >= slice.rows * blocks) return;
+  // Codes as they lie: in lanes' order a unit's 16 rows follow each other.
   const int64_t from = slice.first_row * blocks + i;
   const float scale = e4m3_to_float(static_cast<const uint8_t*>(slice.w.scales)[from]);
   const uint32_t scales = pack_bf16(scale, scale);
   const auto scaled = [&](uint32_t pair) { return multiply_pairs(multiply_pairs(pair, power_pair(126)), scales); };
   auto* out = reinterpret_cast<uint4*>(slice.out) + 2 * i;
   if (slice.w.lane_order) {
+    const int64_t row = i / 8 / kLaneTileRows / (blocks / 8) * kLaneTileRows + i / 8 % kLaneTileRows;
+    const int64_t unit = i / 8 / kLaneTileRows % (blocks / 8);
+    out = reinterpret_cast<uint4*>(slice.out) + 2 * (row * blocks + unit * 8 + i % 8);
     const auto block = static_cast<int>(from % 8);
     const uint32_t* words = static_cast<const uint32_t*>(slice.w.data) + from / 8 * numeric::kLaneUnitWords + block / 2;
     uint2 fours[4];
@@ -169,7 +174,7 @@ __device__ inline void decode_lane_pairs(const Weight& w, const uint4& words, in
     // 2 v 2^(place - 134), exactly.
     const uint32_t pair = subtract_pairs(int_lane_pair<kBits, kPair>(words), kOnes);
     constexpr float kRest = kBits == 4 ? 8.0F : static_cast<float>(1 << (7 - numeric::int_place<kBits>(kPair)));
-    const float scale = load_scale(w.scales, w.scale_type, row * (w.inputs / w.group) + input / w.group);
+    const float scale = load_scale(w.scales, w.scale_type, group_place(w, row, input / w.group));
     const float low = bf16_bits_to_float(pair & 0xffff) * 0x1p126F * kRest * scale;
     const float high = __uint_as_float(pair & 0xffff0000) * 0x1p126F * kRest * scale;
     *reinterpret_cast<uint32_t*>(out + kPair / 2 * 16 + kPair % 2 * 2) = pack_bf16(low, high);
@@ -183,9 +188,9 @@ __global__ void __launch_bounds__(kThreads) decode_lane_words(Slice slice) {
   const int64_t units = w.inputs / 128;
   if (i >= slice.rows * units * 4) return;
   const int lane = static_cast<int>(i % 4);
-  const int64_t row = i / 4 / units;
-  const int64_t unit = i / 4 % units;
-  const auto* codes = static_cast<const uint8_t*>(w.data) + ((slice.first_row + row) * units + unit) * (16 * kBits);
+  const int64_t row = i / 4 / kLaneTileRows / units * kLaneTileRows + i / 4 % kLaneTileRows;
+  const int64_t unit = i / 4 / kLaneTileRows % units;
+  const auto* codes = static_cast<const uint8_t*>(w.data) + (slice.first_row * units + i / 4) * (16 * kBits);
   uint4 words = {};
   if constexpr (kBits == 4) {
     words = reinterpret_cast<const uint4*>(codes)[lane];
