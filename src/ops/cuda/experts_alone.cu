@@ -66,16 +66,6 @@ __device__ void weigh_experts(const AloneArgs& a, AloneShared& block, int lane) 
 // others wait.
 __device__ void ask_all(const AloneArgs& a, AloneShared& block, const AlonePlaces& places, std::byte* shared,
                         int lane) {
-  if (lane < kRowSlots) {
-    block.rows[lane].open();
-    announce_barriers();
-  }
-  __syncwarp();
-  // The router's rows; others would delay them.
-  if (lane == 0) ask_rows(a, shared, 0, block.rows[0]);
-  tell_of_rows();
-  await_previous();
-  if (lane > 0 && lane < kRowSlots) ask_rows(a, shared, lane, block.rows[lane]);
   const unsigned int own = load_turn();
   clear_next(own, lane);
   const Chunk rest(a, places, shared, kWorkers - 1);
@@ -87,14 +77,17 @@ __device__ void ask_all(const AloneArgs& a, AloneShared& block, const AlonePlace
               rest.up, block.turns[kWorkers - 1][lane]);
   }
   __syncwarp();
+  // One after the other, so that what is multiplied first comes first: the memory serves in any order what it has been
+  // asked for.
   const auto warps = static_cast<int>(a.warps_each.value);
 #pragma unroll 1
-  for (int i = lane; i < a.chunk * a.whole; i += 32) {
+  for (int i = 0; lane == 0 && i < a.chunk * a.whole; ++i) {
     const int turn = i / a.whole;
     const int tile = i - turn * a.whole;
+    const int first = turn * warps;
     const Chunk chunk(a, places, shared, tile * warps);
-    ask_parts(a, record_of(a, block, chunk.run), chunk.tile, turn * warps, warps,
-              chunk.weights + turn * warps * kPartBytes, chunk.up, block.turns[tile][turn]);
+    ask_parts(a, record_of(a, block, chunk.run), chunk.tile, first, warps, chunk.weights + first * kPartBytes, chunk.up,
+              block.turns[tile][turn]);
   }
   __syncwarp();
   if (lane == 0) end_turn(own);
@@ -131,6 +124,8 @@ __device__ void work_aside(const AloneArgs& a, AloneShared& block, const AlonePl
   const int rows = (jobs.ended_end - jobs.ended) * kTileRows;
   auto* weights = reinterpret_cast<uint16_t*>(shared + places.shared_rows);
   auto* inner = reinterpret_cast<float*>(shared + places.inner);
+  rehearse_all(a, block, places, shared, warp);
+  learn_aside();  // the turn may have ended already
   if (warp == kAsking + 1 && thread % 32 == 0 && rows > 0) {
     const int bytes = rows * a.around.inputs * 2;
     block.shared_rows.open();
@@ -139,8 +134,6 @@ __device__ void work_aside(const AloneArgs& a, AloneShared& block, const AlonePl
     block.shared_rows.ask(weights, a.around.down + static_cast<int64_t>(jobs.ended) * kTileRows * a.around.inputs,
                           bytes);
   }
-  rehearse_all(a, block, places, shared, warp);
-  learn_aside();  // the turn may have ended already
   const std::byte* given = block.handed + a.handed.inner;
   constexpr int kTogether = 5;
   for (int begin = thread; begin < a.around.inputs; begin += kTogether * kAside * 32) {
@@ -230,6 +223,19 @@ __global__ void __launch_bounds__(kAloneThreads, 1) experts_alone(const __grid_c
   let_next_start();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp == kAsking) {
+    // At once, by the code that comes first, for code comes slowly: the router's rows, and a while later the others,
+    // which would delay them, for the memory serves in any order what it has been asked for.
+    if (lane < kRowSlots) {
+      block.rows[lane].open();
+      announce_barriers();
+    }
+    __syncwarp();
+    if (lane == 0) ask_rows(a, shared, 0, block.rows[0]);
+    tell_of_rows();
+    await_previous();
+    if (lane > 0 && lane < kRowSlots) ask_rows(a, shared, lane, block.rows[lane]);
+  }
   const AlonePlaces places(a);
   if (warp < kWorkers) return work(a, block, places, shared, warp, lane);
   if (warp == kAsking) return ask_all(a, block, places, shared, lane);
