@@ -130,8 +130,7 @@ void launch(const Context& context, const Few& args, int64_t runs) {
   const dim3 grid(blocks, static_cast<unsigned>(net.key_heads), static_cast<unsigned>(runs));
   const int64_t shared = shared_bytes(runs, args.each);
   allow_shared(delta_few_kernel, shared);
-  // About as much as the driver gives the projections: with all of it those behind, whose scales pass through the cache,
-  // take longer (27B with 8 layers 941 us a step, so 903).
+  // About as much as the driver gives the projections (follow.cuh).
   prefer_shared(delta_few_kernel, 72);
   launch_following_clusters(context, dim3(blocks), delta_few_kernel, grid, dim3(kThreads), static_cast<size_t>(shared),
                             args);
