@@ -78,10 +78,34 @@ Points in time taken by kernels on the H200, 2026-11-30 (builds for that purpose
 - Eight columns of NVFP4 are bound by instructions: 0.6 of all issue slots busy, 0.44 of the logic unit's.
 - Multiprocessors read at rates that differ by up to a tenth, and so blocks of equal shares end up to 3 us apart. Blocks
   that claim tiles one by one end together, but what they need for it takes longer than it gains.
+- DeltaNet between its projections (`delta_few.cu`): blocks that find room beside the projections' as soon as these have
+  begun (128 threads, 72 registers, the same division of shared memory) have state and gates 8 us before the projections
+  end, under whose reads each answer of memory takes 2 us and not 1. Then, from the projections' end: 0.6 us until the
+  wait ends, 0.5 for the inputs, 1.1 for convolution and recurrence, 0.5 for norm and state; 0.6 until the next product
+  may read. Running the code twice for its instructions' sake gained nothing.
 - Clusters are placed where there is room (`follow.cuh`): with the driver's own choice a layer of 27B took 98 us, not 85.
-- A layer of Flash-Next has eleven kernels or meetings one behind the other, 44.5 us of bytes and about 90 us in all. Its
-  experts are 22 us where all weights lie in the cache: what is left are latencies (the choice 6 us, columns 2, a meeting
-  1.2) and instructions.
+- A layer of Flash-Next has ten kernels or meetings one behind the other, and 44.5 us of bytes. Its experts for one column
+  (`experts_alone.cu`), from the end of the mix before: 0.5 us until the wait ends, 2.7 to the router's sums, 4.6 until
+  all blocks have the logits, 6.3 to the choice, 7.8 to the quantised columns, 13.8 to gate and up (the last block 16),
+  16.9 until down's inputs are there, 20.3 to down, 22 to the end; memory alone would take 8.7.
+- Code that runs once comes slowly: the choice of experts, 360 instructions straight on, takes 0.8 us behind the last
+  logit. What is to be early, as asking for weights, stands among a kernel's first instructions.
+- The memory serves in any order what it has been asked for, and blocks read at the full rate with 40 KB each under way:
+  what is needed first is asked for first, and the rest a while later.
+- A scheduler takes a `prmt`, `lop3`, shift, `dp4a` or `imad` every 2 cycles, an `imad.hi` or `imad.wide` every 4 and an
+  int8 `m16n8k32` every 6, with hardly anything beside these. For one column of NVFP4 `dp4a` takes no more cycles
+  than tensor cores, whose products are mostly with zeros, and the clock is 1.94 GHz and not 1.77.
+- A multiprocessor's memory is divided between cache and shared memory, and anew only while no block is on it. The mixes'
+  kernels, their weights in shared memory, took 12 layers of Flash-Next 1,385 us a step with the driver's division, and
+  1,314 with a common one (`prefer_shared`).
+- What such a chain takes at best: ten kernels that read what a layer of Flash-Next with a delta net reads (188 MB, 41 us),
+  each behind the last by a dependent launch, with one multiply-add a weight and a sum over each block, took 58 to 63 us a
+  layer; one kernel that stays, with 176 KB of weights ahead in each block and meetings by a counter in memory, 58 to 65.
+  That is 0.65 to 0.68 of a whole step's reading, with nothing that the model computes in between.
+
+The figures below were measured at 21:54 (27B, Flash-Next), 18:59 (start, BF16 experts) and before weights in lanes' order
+were read in tiles and the router's rows asked for first: with these, a step of 8 layers of `27b-nvfp4` at 1,024 tokens
+takes 870 us and not 908 for one column, 940 and not 1,015 for four (the same binaries, one behind the other).
 
 ## Not yet run on hardware
 
@@ -93,7 +117,7 @@ memory but where a card has more. What is chosen by the card, and is another cho
 | file | on sm_90 | on sm_120 | run so far |
 |---|---|---|---|
 | `experts_few.cu` (`plan_of`) | larger blocks, up to 227 KiB | smaller ones, up to 99 KiB; what does not fit takes `experts_units.cu` | on `sm_90`, by `smaller_card_test` |
-| `experts_alone.cu` (`plan_of`) | one column's experts, 226 KiB a block | not taken: `experts_few.cu` | on `sm_90` alone |
+| `experts_alone.cu` (`plan_of`) | one column's experts and what is around them, 226 KiB a block | not taken: `experts_few.cu` | on `sm_90` alone |
 | `attention_prefill.cu` (`launch_type`) | 128 rows a block | 64 rows a block | on `sm_90`, by `smaller_card_test` |
 | `attention_choose.cu` (`choose_blocks`) | clusters for long rows | one block a row | on `sm_90`, by `attention_test` |
 | `delta_advance.cu` (`advance_chunks`) | two buffers of keys, 150 KiB | one, 98 KiB | on `sm_90`, by `smaller_card_test` |

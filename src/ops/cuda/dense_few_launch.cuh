@@ -102,8 +102,8 @@ inline void launch_few(const Context& context, void (*kernel)(Group), Group grou
   const auto shared = [&](int tiles) { return std::max(bounds.least, fixed + sums_bytes(cut, tiles, tokens)); };
   int most_tiles = kMostTiles;
   while (most_tiles > 2 && shared(most_tiles) > bounds.most) most_tiles -= 2;
-  allow_shared(kernel,
-               std::max(bounds.most, shared(most_tiles)));  // two tiles' at least, however many blocks would fit
+  // Two tiles' at least, however many blocks would fit.
+  allow_shared(kernel, std::max(bounds.most, shared(most_tiles)));
   const dim3 cluster(static_cast<unsigned>(cut.splits));
   const dim3 block(static_cast<unsigned>(32 * warps));
   cudaLaunchAttribute clusters_of = {};
