@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "ops/cuda/dense_few_shape.cuh"
 #include "ops/cuda/follow.cuh"
@@ -77,12 +78,23 @@ inline int sums_bytes(Cut cut, int tiles, int64_t tokens) {
   return kept * kTileRows * static_cast<int>(sizeof(float)) << column_bits(tokens);
 }
 
+// Blocks of a multiprocessor as registers allow: asked for once.
+inline int blocks_by_registers(const void* kernel, int threads) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, int> known;
+  const std::scoped_lock lock(mutex);
+  const auto [entry, fresh] = known.try_emplace({kernel, threads}, 0);
+  if (fresh) TANDEM_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&entry->second, kernel, threads, 0));
+  return entry->second;
+}
+
 // Bytes of shared memory of a block so that so many fit on a multiprocessor, where two do on every card: the most, and
-// the least so that no more fit. Clusters are placed where there is room, and their shares are equal: they must not be
-// more on one multiprocessor than on another.
+// the least where registers would let more fit. Clusters are placed where there is room, and their shares are equal:
+// they must not be more on one multiprocessor than on another. Elsewhere blocks take no more than they need, and leave
+// room to the kernels beside them (delta_few.cu).
 struct SharedBounds {
-  int least, most;
-  explicit SharedBounds(int blocks) {
+  int blocks, least, most;
+  explicit SharedBounds(int count) : blocks(count) {
     constexpr int kEveryCards = 99 * 1024;
     constexpr int kReserved = 1024;  // of each block
     int device = 0;
@@ -99,7 +111,10 @@ inline void launch_few(const Context& context, void (*kernel)(Group), Group grou
                        const SharedBounds& bounds) {
   const Cut& cut = group.products[0].cut;  // products of a launch differ in their tiles alone
   const int64_t tokens = group.products[0].product.tokens;
-  const auto shared = [&](int tiles) { return std::max(bounds.least, fixed + sums_bytes(cut, tiles, tokens)); };
+  const bool more_fit = blocks_by_registers(reinterpret_cast<const void*>(kernel), 32 * warps) > bounds.blocks;
+  const auto shared = [&](int tiles) {
+    return std::max(more_fit ? bounds.least : 0, fixed + sums_bytes(cut, tiles, tokens));
+  };
   int most_tiles = kMostTiles;
   while (most_tiles > 2 && shared(most_tiles) > bounds.most) most_tiles -= 2;
   // Two tiles' at least, however many blocks would fit.
