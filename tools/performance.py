@@ -72,9 +72,9 @@ Points in time taken by kernels on the H200, 2026-11-30 (builds for that purpose
 - A product behind another kernel waits 0.6 to 1.3 us from that one's end until it may read, 0.9 us for its inputs (2.5
   at eight columns) and 1.1 us for its sums at the end; what its blocks ask for before the wait, 92 KB a multiprocessor,
   hides 2.7 us of that. Large ones come close to the card's rate: NVFP4 [248320, 5120] reads at 0.94 of it.
-- Inputs wait behind weights that are under way: where blocks ask for two of their ring's slots at once, and for more as
-  these arrive, inputs come 0.6 us later than where they ask for one at a time (1 us at eight columns). So weights in
-  lanes' order are asked for one slot at a time (`dense_few_tiles.cu`).
+- Inputs wait behind weights that are under way: where blocks asked for one slot of their ring at a time and not for two,
+  inputs came 0.6 us earlier (1 us at eight columns; there were three slots instead of four, too), and products of weights
+  in lanes' order took 0.1 to 1 us less. So these are asked for one slot at a time (`dense_few_tiles.cu`).
 - Eight columns of NVFP4 are bound by instructions: 0.6 of all issue slots busy, 0.44 of the logic unit's.
 - Multiprocessors read at rates that differ by up to a tenth, and so blocks of equal shares end up to 3 us apart. Blocks
   that claim tiles one by one end together, but what they need for it takes longer than it gains.
