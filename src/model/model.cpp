@@ -1,12 +1,12 @@
 #include "model/model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "model/choices.h"
 #include "model/draft_head.h"
 #include "model/layer.h"
 #include "model/ngram.h"
@@ -87,14 +87,6 @@ class Decoder final : public Model {
     bool settled = false;
     const float* read = nullptr;  // where the host has them too
   };
-  // Which tokens rows of kept logits may become, and which they became or the best of them.
-  struct Choices {
-    device::Buffer ids;      // shared: [kMostFewColumns]
-    device::Buffer counts;   // shared: [kMostFewColumns]
-    device::Buffer best;     // shared: [kMostFewColumns, kTopLogits]
-    device::Buffer staging;  // shared: [kMostFewColumns, words of the vocabulary]
-    device::Buffer allowed;  // the same on the device
-  };
   StepMemory& memory_of(int64_t columns) { return columns <= ops::kMostFewColumns ? few_ : wide_; }
   // Makes room for a step, so that nothing is allocated in it.
   void make_room(StepMemory& memory, const Shape& shape);
@@ -116,8 +108,6 @@ class Decoder final : public Model {
   // logits in memory.answer. Gives the logits on the device.
   const float* compute_rest(StepMemory& memory, const Step& step, Residual& residual, int64_t rows,
                             const ForwardRequest& request, ForwardOutput& output);
-  // Writes the sets of tokens that rows may become where operations read them; null where all may become all.
-  const uint32_t* upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed);
   // Whether logits were kept, and `allowed` fits them.
   void check_choice(std::span<const std::span<const uint64_t>> allowed) const;
   void finish_choice();
@@ -174,7 +164,8 @@ Decoder::Decoder(const artifact::Artifact& artifact, device::Device& device, std
       chunk_(std::max(options.chunk, ops::kMostFewColumns)),
       ops_(std::move(operations)),
       few_(device, ngram_floats(config_)),
-      wide_(device, ngram_floats(config_)) {
+      wide_(device, ngram_floats(config_)),
+      choices_(device, *ops_, config_.vocab) {
   WeightLoader loader(artifact, device, *ops_, pool, options.quiet);
   LayoutBuilder layout;
   const std::string root = "model.language_model";
@@ -430,15 +421,7 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
   memory.inputs.reserve(wanted.each);
   const int64_t answer_bytes = wanted.each * 4 + wanted.rows * config_.vocab * 4;
   if (memory.answer.bytes() < answer_bytes) memory.answer = device::Buffer::shared(device_, answer_bytes);
-  if (choices_.ids.data() == nullptr) {
-    const int64_t bytes = ops::kMostFewColumns * base::ceil_div(config_.vocab, 64) * 8;
-    choices_.ids = device::Buffer::shared(device_, ops::kMostFewColumns * 4);
-    choices_.counts = device::Buffer::shared(device_, ops::kMostFewColumns * 4);
-    choices_.best = device::Buffer::shared(
-        device_, ops::kMostFewColumns * ops::Ops::kTopLogits * static_cast<int64_t>(sizeof(ops::TokenLogit)));
-    choices_.allowed = device::Buffer(device_, bytes);
-    if (!device_.is_host()) choices_.staging = device::Buffer::shared(device_, bytes);
-  }
+  choices_.make_room();
   memory.inputs.runs(1)[0] = {.position = wanted.reach - wanted.each, .tokens = wanted.each};
   ops_->prepare([&] {
     const Arena::Plan plan(memory.arena);
@@ -448,20 +431,7 @@ void Decoder::make_room(StepMemory& memory, const Shape& shape) {
     Residual residual = Residual::take(step, config_);
     ForwardOutput none;
     run_layers(step, 0, config_.layers, residual, {}, none);
-    const float* logits = finish(step, residual, wanted.rows, {}, none);
-    ops_->greedy({.logits = logits,
-                  .rows = wanted.rows,
-                  .vocab = config_.vocab,
-                  .tokens = config_.vocab,
-                  .allowed = nullptr,
-                  .ids = choices_.ids.as<int32_t>()});
-    ops_->top_logits({.logits = logits,
-                      .rows = wanted.rows,
-                      .vocab = config_.vocab,
-                      .tokens = config_.vocab,
-                      .allowed = nullptr,
-                      .best = choices_.best.as<ops::TokenLogit>(),
-                      .counts = choices_.counts.as<int32_t>()});
+    choices_.plan(finish(step, residual, wanted.rows, {}, none), wanted.rows);
   });
   // All steps share the operations' scratch memory: where it moved, what was recorded with it is of no use.
   if (ops_->scratch_bytes() != scratch) few_.recordings.clear();
@@ -596,21 +566,6 @@ std::span<const float> Decoder::read_logits() {
   return {kept_.read, count};
 }
 
-const uint32_t* Decoder::upload_allowed(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
-  if (std::all_of(allowed.begin(), allowed.end(), [](const auto& words) { return words.empty(); })) return nullptr;
-  const int64_t words = base::ceil_div(tokens, 32);
-  auto* at = (device_.is_host() ? choices_.allowed : choices_.staging).as<uint32_t>();
-  for (const std::span<const uint64_t> row : allowed) {
-    const int64_t known = std::min(words, static_cast<int64_t>(row.size()) * 2);
-    std::memcpy(at, row.data(), static_cast<size_t>(known * 4));
-    std::fill(at + known, at + words, row.empty() ? ~uint32_t{0} : 0);
-    at += words;
-  }
-  const auto rows = static_cast<int64_t>(allowed.size());
-  if (!device_.is_host()) device_.upload(choices_.allowed.data(), choices_.staging.data(), rows * words * 4);
-  return choices_.allowed.as<uint32_t>();
-}
-
 void Decoder::check_choice(std::span<const std::span<const uint64_t>> allowed) const {
   if (kept_.memory == nullptr) base::internal_error("model", "the last forward kept no logits");
   if (kept_.rows > ops::kMostFewColumns || (!allowed.empty() && static_cast<int64_t>(allowed.size()) != kept_.rows)) {
@@ -630,37 +585,16 @@ void Decoder::finish_choice() {
 
 std::vector<int32_t> Decoder::greedy(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
   check_choice(allowed);
-  tokens = std::min(tokens, config_.vocab);
-  ops_->greedy({.logits = kept_.logits,
-                .rows = kept_.rows,
-                .vocab = config_.vocab,
-                .tokens = tokens,
-                .allowed = upload_allowed(tokens, allowed),
-                .ids = choices_.ids.as<int32_t>()});
+  choices_.ask_greedy(kept_.logits, kept_.rows, tokens, allowed);
   finish_choice();
-  const auto* ids = choices_.ids.as<int32_t>();
-  return {ids, ids + kept_.rows};
+  return choices_.greedy(kept_.rows);
 }
 
 std::vector<Model::TopLogits> Decoder::top_logits(int64_t tokens, std::span<const std::span<const uint64_t>> allowed) {
   check_choice(allowed);
-  tokens = std::min(tokens, config_.vocab);
-  auto* best = choices_.best.as<ops::TokenLogit>();
-  auto* counts = choices_.counts.as<int32_t>();
-  ops_->top_logits({.logits = kept_.logits,
-                    .rows = kept_.rows,
-                    .vocab = config_.vocab,
-                    .tokens = tokens,
-                    .allowed = upload_allowed(tokens, allowed),
-                    .best = best,
-                    .counts = counts});
+  choices_.ask_top_logits(kept_.logits, kept_.rows, tokens, allowed);
   finish_choice();
-  std::vector<TopLogits> rows;
-  for (int64_t r = 0; r < kept_.rows; ++r) {
-    const auto count = static_cast<size_t>(std::max(counts[r], 0));
-    rows.push_back({.finite = counts[r] >= 0, .best = {best + r * ops::Ops::kTopLogits, count}});
-  }
-  return rows;
+  return choices_.top_logits(kept_.rows);
 }
 
 void Decoder::forward(std::span<const Part> parts, const ForwardRequest& request, ForwardOutput& output) {
