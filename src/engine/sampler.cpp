@@ -160,12 +160,17 @@ bool Sampler::takes_likeliest() const {
   return takes_only_likeliest() && !penalties && sampling_.logit_bias.empty();
 }
 
+double Sampler::uniform(int64_t position) const {
+  if (!sampling_.seed) base::internal_error("sampler", "token {} of the answer is drawn without a seed", position);
+  return uniform_draw(*sampling_.seed, static_cast<uint64_t>(position));
+}
+
 int32_t Sampler::draw(std::span<const float> logits, int64_t position, const Allowed& allowed) {
   logits = logits.first(std::min(logits.size(), static_cast<size_t>(std::max<int64_t>(tokens_, 0))));
   check(logits, position);
   logits = adjusted(logits, allowed);
   if (takes_only_likeliest()) return argmax(logits);
-  const double u = uniform_draw(sampling_.seed.value(), static_cast<uint64_t>(position));
+  const double u = uniform(position);
   const bool all = sampling_.top_k == 0 && sampling_.top_p >= 1 && sampling_.min_p <= 0;
   return all ? draw_from_all(logits, u) : draw_from_best(logits, u);
 }
@@ -181,7 +186,7 @@ std::optional<int32_t> Sampler::draw_from(const Candidates& given, int64_t posit
   if (!all_of_top_k && (sampling_.top_p < 1 || sampling_.min_p <= 0)) return std::nullopt;
   const size_t kept = filter(certain);
   if (!all_of_top_k && kept == certain && !given.complete()) return std::nullopt;
-  return pick(kept, uniform_draw(sampling_.seed.value(), static_cast<uint64_t>(position)));
+  return pick(kept, uniform(position));
 }
 
 // Fills candidates_ with the best of those given, at most `wanted`, in order, with bias and penalties. Says how many of

@@ -49,6 +49,7 @@ class Sampler {
   float repeated(float logit) const;
   float penalty(int64_t count) const;
   float adjusted(const Candidate& candidate) const;
+  double uniform(int64_t position) const;  // in [0, 1), of the seed and the position
 
   std::span<const float> adjusted(std::span<const float> logits, const Allowed& allowed);
   void penalise();
