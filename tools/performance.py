@@ -119,7 +119,7 @@ memory but where a card has more. What is chosen by the card, and is another cho
 | `experts_few.cu` (`plan_of`) | larger blocks, up to 227 KiB | smaller ones, up to 99 KiB; what does not fit takes `experts_units.cu` | on `sm_90`, by `smaller_card_test` |
 | `experts_alone.cu` (`plan_of`) | one column's experts and what is around them, 226 KiB a block | not taken: `experts_few.cu` | on `sm_90` alone |
 | `attention_prefill.cu` (`launch_type`) | 128 rows a block | 64 rows a block | on `sm_90`, by `smaller_card_test` |
-| `attention_choose.cu` (`choose_blocks`) | clusters for long rows | one block a row | on `sm_90`, by `attention_test` |
+| `attention_choose.cu` (`choose_blocks`) | clusters for long rows | one block a row | on `sm_90`, by `attention_inputs_test` |
 | `delta_advance.cu` (`advance_chunks`) | two buffers of keys, 150 KiB | one, 98 KiB | on `sm_90`, by `smaller_card_test` |
 | `dense_library.cu` (`choose`) | what cuBLASLt's heuristic gives | another algorithm, or none: then `dense_tiles.cu` | no |
 | `experts_few.cu`, `lanes.cuh`, `dense_measure.cu` | grids for 132 multiprocessors | for the card's own number | on `sm_90` with 70, the first by `smaller_card_test` |
