@@ -241,16 +241,31 @@ void ParityOps::hyper_inject_mix(float* state, const float* y, const float* inje
   compare("hyper_inject_mix", where + " factors", fetch(next_inject, tokens * streams), want_inject, kSums);
 }
 
+// What a choice reads: the logits, and the sets of tokens that rows may become.
+class ParityOps::HostLogits {
+ public:
+  template <typename Choice>
+  HostLogits(ParityOps& ops, const Choice& args) : logits_(ops.fetch(args.logits, args.rows * args.vocab)) {
+    if (args.allowed != nullptr) allowed_ = ops.fetch(args.allowed, args.rows * base::ceil_div(args.tokens, 32));
+  }
+  template <typename Choice>
+  Choice instead_of(Choice args) const {
+    args.logits = logits_.data();
+    if (args.allowed != nullptr) args.allowed = allowed_.data();
+    return args;
+  }
+
+ private:
+  std::vector<float> logits_;
+  std::vector<uint32_t> allowed_;
+};
+
 void ParityOps::greedy(const Greedy& args) {
   card_.greedy(args);
   if (planning_) return;
-  const auto logits = fetch(args.logits, args.rows * args.vocab);
-  const auto allowed = args.allowed == nullptr ? std::vector<uint32_t>()
-                                               : fetch(args.allowed, args.rows * base::ceil_div(args.tokens, 32));
+  const HostLogits logits(*this, args);
   std::vector<int32_t> want(static_cast<size_t>(args.rows));
-  Greedy host = args;
-  host.logits = logits.data();
-  host.allowed = args.allowed == nullptr ? nullptr : allowed.data();
+  Greedy host = logits.instead_of(args);
   host.ids = want.data();
   host_.greedy(host);
   compare("greedy", fmt::format("[{}, {}]", args.rows, args.tokens), to_floats({args.ids, args.ids + args.rows}),
@@ -260,14 +275,10 @@ void ParityOps::greedy(const Greedy& args) {
 void ParityOps::top_logits(const TopLogits& args) {
   card_.top_logits(args);
   if (planning_) return;
-  const auto logits = fetch(args.logits, args.rows * args.vocab);
-  const auto allowed = args.allowed == nullptr ? std::vector<uint32_t>()
-                                               : fetch(args.allowed, args.rows * base::ceil_div(args.tokens, 32));
+  const HostLogits logits(*this, args);
   std::vector<ops::TokenLogit> best(static_cast<size_t>(args.rows * kTopLogits));
   std::vector<int32_t> counts(static_cast<size_t>(args.rows));
-  TopLogits host = args;
-  host.logits = logits.data();
-  host.allowed = args.allowed == nullptr ? nullptr : allowed.data();
+  TopLogits host = logits.instead_of(args);
   host.best = best.data();
   host.counts = counts.data();
   host_.top_logits(host);

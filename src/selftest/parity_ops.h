@@ -92,6 +92,7 @@ class ParityOps final : public ops::Ops {
 
  private:
   class HostColumns;
+  class HostLogits;
 
   template <typename T>
   std::vector<T> fetch(const T* from, int64_t count) {
