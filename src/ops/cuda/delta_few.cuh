@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/bf16_dot.cuh"
 #include "ops/cuda/lanes.cuh"
 #include "ops/cuda/tensor_cores.cuh"
 #include "ops/ops.h"
@@ -86,24 +87,9 @@ __device__ inline int key_place(int i) {
   return i / kRows * kRowsStride + i % kRows;
 }
 
-// exp_exact's steps without its branch, so that several run beside each other.
+// exp_exact() without its branch, so that several run beside each other.
 __device__ inline float exp_beside(float x) {
-  constexpr float kRound = 0x1.8p23F;
-  const float bounded = fminf(fmaxf(x, -104.0F), 89.0F);
-  const float shifted = fmaf(bounded, 0x1.715476p0F, kRound);
-  const int n = __float_as_int(shifted) - __float_as_int(kRound);
-  const float whole = shifted - kRound;
-  float f = fmaf(whole, -0x1.62e4p-1F, bounded);
-  f = fmaf(whole, -0x1.7f7d1cp-20F, f);
-  float p = 0x1.6d113cp-10F;
-  p = fmaf(p, f, 0x1.120ba2p-7F);
-  p = fmaf(p, f, 0x1.55551ap-5F);
-  p = fmaf(p, f, 0x1.5554dcp-3F);
-  p = fmaf(p, f, 0.5F);
-  p = fmaf(p, f, 1.0F);
-  p = fmaf(p, f, 1.0F);
-  const int half = n >> 1;
-  const float of_number = p * __int_as_float((half + 127) << 23) * __int_as_float((n - half + 127) << 23);
+  const float of_number = exp_bounded(fminf(fmaxf(x, -104.0F), 89.0F));
   return x != x ? x : of_number;
 }
 
@@ -212,12 +198,6 @@ struct Convolution {
   }
 };
 
-__device__ inline float add_four(float sum, uint2 w, float4 x) {
-  sum = fmaf(__uint_as_float(w.x << 16), x.x, sum);
-  sum = fmaf(__uint_as_float(w.x & 0xffff0000), x.y, sum);
-  sum = fmaf(__uint_as_float(w.y << 16), x.z, sum);
-  return fmaf(__uint_as_float(w.y & 0xffff0000), x.w, sum);
-}
 // The products of the head's gates with columns from `first` on. A warp of either half of the head takes two parts of a
 // column's inputs at a time, and leaves its sums in both halves. What it needs at first is asked for before
 // `meanwhile`, which may be the kernel's other requests, and awaited behind it.
@@ -256,8 +236,8 @@ __device__ inline void multiply_gates(const Few& args, const Place& at, int64_t 
       for (int j = 0; j < kItems; ++j) {
 #pragma unroll
         for (int i = 0; i < kLoads; ++i) {
-          sums[2 * j] = add_four(sums[2 * j], weights[0][j][i], in[j][i]);
-          sums[2 * j + 1] = add_four(sums[2 * j + 1], weights[1][j][i], in[j][i]);
+          sums[2 * j] = dot_bf16(weights[0][j][i], in[j][i], sums[2 * j]);
+          sums[2 * j + 1] = dot_bf16(weights[1][j][i], in[j][i], sums[2 * j + 1]);
         }
       }
     }

@@ -3,6 +3,7 @@
 // (numeric/lane_tiles.h), and each warp has two units' tiles side by side.
 #pragma once
 
+#include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/byte_barrier.cuh"
 #include "ops/cuda/dense_few_formats.cuh"
 #include "ops/cuda/dense_few_nvfp4.cuh"
@@ -42,13 +43,6 @@ struct TileRing {
   }
 };
 
-// A multiple of 16 bytes.
-__device__ inline void copy_run(uint32_t to, const uint8_t* from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
 // Where the block's slots come from, one after the other: the tiles of all passes.
 template <WeightFormat kFormat, int kScales, int kBytes>
 class TileSource {
@@ -72,9 +66,9 @@ class TileSource {
     if (lane_ == 0) {
       expect_bytes(arrived, units * R::kUnitCodes + groups * R::kGroupScales);
       if (units > 0) {
-        copy_run(to, codes_ + unit * R::kUnitCodes, units * R::kUnitCodes, arrived);
+        copy_bulk(to, codes_ + unit * R::kUnitCodes, units * R::kUnitCodes, arrived);
         to += R::codes_bytes(p_.cut.warps);
-        copy_run(to, scales_ + first * R::kGroupScales, groups * R::kGroupScales, arrived);
+        copy_bulk(to, scales_ + first * R::kGroupScales, groups * R::kGroupScales, arrived);
       }
     }
     __syncwarp();

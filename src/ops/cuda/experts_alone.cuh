@@ -242,9 +242,9 @@ __noinline__ __device__ void sum_parts(const std::byte* weights, int second, con
   __syncwarp();
 }
 
-// Barriers of the workers; of a half of them; of all and the asking warp; one where they learn that this has set up
-// barriers of rows; one where this waits until all workers and
-// the warps aside have come; of these; and one of the workers where they wait for these.
+// Barriers: of the workers; of a half of them; of the workers and the asking warp; one where that waits until all
+// workers and the warps aside have come; one where workers learn that it has set up the barriers of rows; one where the
+// warps aside wait for the workers; one of the warps aside; and one where the workers wait for these.
 __device__ inline void meet_workers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kWorkThreads) : "memory");
 }

@@ -92,7 +92,7 @@ __noinline__ __device__ void multiply_rows(const AloneArgs& a, const AloneShared
 #pragma unroll
     for (int r = 0; r < kRowsOfPart; ++r) {
       const auto* from = reinterpret_cast<const uint2*>(rows + (r * a.rows.inputs + at) * 2);
-      own[r] = add_products(at < a.rows.inputs ? *from : uint2{0, 0}, inputs, own[r]);
+      own[r] = dot_bf16(at < a.rows.inputs ? *from : uint2{0, 0}, inputs, own[r]);
     }
   }
   const float of_warp = sum_of_warp(own);

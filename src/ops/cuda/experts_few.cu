@@ -137,10 +137,8 @@ __device__ void find_choice(const FewArgs& a, Runs& runs, Factors& factors, std:
     if constexpr (kAlone) {
       auto& of_block = *reinterpret_cast<BlockChoiceMemory*>(memory);
       const auto top_k = static_cast<int>(a.args.top_k);
-      const auto nothing = [](int, int) {};
-      if (choose_by_block<4>(
-              a.around.logits, static_cast<int>(a.args.table.experts), top_k, of_block,
-              static_cast<int>(blockDim.x) / 32, [] { __syncthreads(); }, nothing, nothing)) {
+      if (choose_by_block<4>(a.around.logits, static_cast<int>(a.args.table.experts), top_k, of_block,
+                             static_cast<int>(blockDim.x) / 32)) {
         if (warp > 0) rehearse(columns);
         __syncthreads();
         Chosen mine;

@@ -1,5 +1,6 @@
 // A block takes a token and keeps it in registers: the state is read once. `inject` comes from the first-level and
 // second-level caches, 8 bytes a state's 4; its products stay FP32 (docs/architecture.md, "Numbers").
+#include "ops/cuda/bf16_dot.cuh"
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/hyper_norm.cuh"
 #include "ops/cuda/lanes.cuh"
@@ -27,12 +28,6 @@ __device__ inline float4 block_sum4(float4 x, float4* shared) {
 #pragma unroll
   for (int warp = 1; warp < kThreads / 32; ++warp) sum = add4(sum, shared[warp]);
   return sum;
-}
-__device__ inline float dot_bf16(uint2 w, float4 x, float sum) {
-  sum = fmaf(__uint_as_float(w.x << 16), x.x, sum);
-  sum = fmaf(__uint_as_float(w.x & 0xffff0000U), x.y, sum);
-  sum = fmaf(__uint_as_float(w.y << 16), x.z, sum);
-  return fmaf(__uint_as_float(w.y & 0xffff0000U), x.w, sum);
 }
 
 // The values of a warp at a time are of one stream: hidden is a multiple of 128. kRounds: `normed` is BF16, `scales`

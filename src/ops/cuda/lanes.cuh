@@ -12,11 +12,8 @@ namespace tandem::ops::cuda {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffU;
 
-// numeric::exp_f32, the same bits.
-__device__ inline float exp_exact(float x) {
-  if (x != x) return x;
-  x = x < -104.0F ? -104.0F : x;
-  x = x > 89.0F ? 89.0F : x;
+// exp_exact() of what lies between -104 and 89.
+__device__ inline float exp_bounded(float x) {
   constexpr float kRound = 0x1.8p23F;
   const float shifted = fmaf(x, 0x1.715476p0F, kRound);
   const int n = __float_as_int(shifted) - __float_as_int(kRound);
@@ -32,6 +29,13 @@ __device__ inline float exp_exact(float x) {
   p = fmaf(p, f, 1.0F);
   const int half = n >> 1;
   return p * __int_as_float((half + 127) << 23) * __int_as_float((n - half + 127) << 23);
+}
+// numeric::exp_f32, the same bits.
+__device__ inline float exp_exact(float x) {
+  if (x != x) return x;
+  x = x < -104.0F ? -104.0F : x;
+  x = x > 89.0F ? 89.0F : x;
+  return exp_bounded(x);
 }
 
 __device__ inline float sigmoid(float x) {

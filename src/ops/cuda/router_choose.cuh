@@ -117,20 +117,18 @@ __device__ inline Chosen choose_for_token(const float* logits, int experts, int 
   return weigh(mine, top_k, memory.exponents);
 }
 
-// The same by `warps` first warps of a block, which takes half as long; sync() is their barrier. At most 512 experts.
-// False, and nothing was chosen, where the experts are too few or too alike; else all find the choice in of_warp.ranked
-// behind the next barrier. keep(i, place) is called for the thread's i-th expert, number threadIdx.x + i * 32 * warps,
-// where it may be among the chosen: as candidate `place`; rank(place, rank) by all lanes of a warp behind a barrier,
-// once for each candidate.
+// The same by all `warps` warps of a block, which takes half as long. At most 512 experts. False, and nothing was
+// chosen, where the experts are too few or too alike; else all find the choice in of_warp.ranked behind the next
+// barrier.
 inline constexpr int kChoiceGroups = 16;  // of 32 experts
 struct BlockChoiceMemory {
   alignas(16) uint32_t largest[kChoiceGroups];
   int count;
   ChoiceMemory of_warp;
 };
-template <int kLeastWarps, typename Sync, typename Keep, typename Rank>
+template <int kLeastWarps>
 __device__ inline bool choose_by_block(const float* logits, int experts, int top_k, BlockChoiceMemory& memory,
-                                       int warps, const Sync& sync, const Keep& keep, const Rank& rank_of) {
+                                       int warps) {
   constexpr int kEach = kChoiceGroups / kLeastWarps;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int own_warp = static_cast<int>(threadIdx.x) / 32;
@@ -144,7 +142,7 @@ __device__ inline bool choose_by_block(const float* logits, int experts, int top
     if (lane == 0) memory.largest[group] = largest;
   }
   if (threadIdx.x == 0) memory.count = 0;
-  sync();
+  __syncthreads();
   // At least top_k keys are not below the top_k-th largest of the groups' largest ones.
   const uint32_t own = memory.largest[lane % kChoiceGroups];
   int rank = lane < kChoiceGroups ? 0 : kChoiceGroups;
@@ -164,12 +162,9 @@ __device__ inline bool choose_by_block(const float* logits, int experts, int top
     if (takers == 0) continue;
     int place = lane == 0 ? atomicAdd(&memory.count, __popc(takers)) : 0;
     place = __shfl_sync(kWholeWarp, place, 0) + __popc(takers & ((1U << lane) - 1));
-    if (keys[i] >= least && place < 32) {
-      memory.of_warp.candidates[place] = {keys[i], group * 32 + lane};
-      keep(i, place);
-    }
+    if (keys[i] >= least && place < 32) memory.of_warp.candidates[place] = {keys[i], group * 32 + lane};
   }
-  sync();
+  __syncthreads();
   const int count = memory.count;
   if (count > 32) return false;
   // A warp ranks a candidate, its lanes each by comparison with another one.
@@ -180,7 +175,6 @@ __device__ inline bool choose_by_block(const float* logits, int experts, int top
     const int before =
         __popc(__ballot_sync(kWholeWarp, other.key > mine.key || (other.key == mine.key && other.id < mine.id)));
     if (lane == 0) memory.of_warp.ranked[before] = mine;
-    rank_of(i, before);
   }
   return true;
 }

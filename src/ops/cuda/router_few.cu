@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, kMost == 1   ? 4
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           float& sum = sums[(begin + c) * kRows + r];
-          sum = add_products(rows[r][step], x[c][step], sum);
+          sum = dot_bf16(rows[r][step], x[c][step], sum);
         }
       }
     }

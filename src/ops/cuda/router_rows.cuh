@@ -2,6 +2,7 @@
 // of few columns take them (router_few.cu, experts_alone_rows.cuh).
 #pragma once
 
+#include "ops/cuda/bf16_dot.cuh"
 #include "ops/cuda/lanes.cuh"
 #include "ops/ops.h"
 
@@ -54,12 +55,5 @@ struct RowsPart {
     return matrix + static_cast<int64_t>(min(first_row + (inner ? r % (kRowsOfPart / 2) : r), last_row)) * args.inputs;
   }
 };
-
-__device__ inline float add_products(uint2 w, float4 x, float sum) {
-  sum = fmaf(__uint_as_float(w.x << 16), x.x, sum);
-  sum = fmaf(__uint_as_float(w.x & 0xffff0000U), x.y, sum);
-  sum = fmaf(__uint_as_float(w.y << 16), x.z, sum);
-  return fmaf(__uint_as_float(w.y & 0xffff0000U), x.w, sum);
-}
 
 }  // namespace tandem::ops::cuda
