@@ -99,6 +99,11 @@ class Bench {
 
   void few(const BenchFormat& f, const Shape& s) {
     const int64_t bytes = data_bytes(f, s) + scale_bytes(f, s);
+    if (bytes > kPoolBytes) {
+      fmt::print("{:8} {:6}x{:<6}{:6.1f} MB: more than the {} MB of weights here\n", f.name, s.rows, s.inputs,
+                 static_cast<double>(bytes) / 1e6, kPoolBytes / 1000000);
+      return;
+    }
     const double read = read_gb_per_second(bytes);
     std::string line = fmt::format("{:8} {:6}x{:<6}{:6.1f} MB, read {:4.0f} GB/s", f.name, s.rows, s.inputs,
                                    static_cast<double>(bytes) / 1e6, read);
