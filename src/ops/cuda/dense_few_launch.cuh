@@ -38,13 +38,19 @@ inline int share_tiles(Group& group, int clusters, int most) {
   };
   int each = ceil_div(tiles, clusters);
   while (take(each) > clusters && each < most) ++each;
+  // What is left goes to the product of the most rows, so that no multiprocessor has fewer clusters than others.
   const int left = std::max(0, clusters - take(each));
+  int widest = 0;
+  for (int i = 1; i < group.count; ++i) {
+    if (group.products[i].cut.tiles > group.products[widest].cut.tiles) widest = i;
+  }
+  taken[widest] += left;
   int first = 0;
   int largest = 0;
   for (int i = 0; i < group.count; ++i) {
     Arguments& p = group.products[i];
     const int own = p.cut.tiles / tile;
-    const int count = std::min(own, taken[i] + (group.count == 1 ? left : 0));
+    const int count = std::min(own, taken[i]);
     p.first_cluster = first;
     if (count == 0) continue;
     p.cut.least = own / count;
