@@ -125,6 +125,7 @@ inline void launch_few(const Context& context, void (*kernel)(Group), Group grou
   while (most_tiles > 2 && shared(most_tiles) > bounds.most) most_tiles -= 2;
   // Two tiles' at least, however many blocks would fit.
   allow_shared(kernel, std::max(bounds.most, shared(most_tiles)));
+  prefer_shared(kernel, cudaSharedmemCarveoutMaxShared);  // room for the next kernel's blocks beside these (follow.cuh)
   const dim3 cluster(static_cast<unsigned>(cut.splits));
   const dim3 block(static_cast<unsigned>(32 * warps));
   cudaLaunchAttribute clusters_of = {};
