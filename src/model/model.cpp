@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "model/choices.h"
 #include "model/draft_head.h"
 #include "model/layer.h"
 #include "model/ngram.h"
+#include "model/recordings.h"
 #include "model/step_inputs.h"
 #include "ops/make_ops.h"
 
@@ -44,39 +44,16 @@ class Decoder final : public Model {
   void draft(const SequenceView& view, const DraftRequest& request, DraftOutput& output) override;
 
  private:
-  // What a step is made for. Steps of equal shape and reach are one recording.
-  struct Shape {
-    int64_t runs = 1;
-    int64_t each = 1;
-    int64_t rows = 1;  // of logits, of each run
-    int64_t reach = 0;
-    bool advance = true;
-    bool keep_logits = false;
-    std::byte* pages = nullptr;  // of the pool whose sequences run
-    auto operator<=>(const Shape&) const = default;
-    int64_t columns() const { return runs * each; }
-  };
-  struct Recorded {
-    std::vector<std::unique_ptr<device::Recording>> pieces;
-    const float* logits = nullptr;
-    bool refused = false;  // there was no memory for it
-  };
-  // A step in two pieces. Rows of n-gram tables are needed by the second alone: they may still be on their way from the
-  // disk while the device computes the first.
-  struct Pieces {
-    std::function<void()> first;
-    std::function<void()> second;
-    std::function<void()> between;  // on the host, never recorded
-  };
   // Memory of steps of one kind: those of few columns, and those of many.
   struct StepMemory {
-    StepMemory(device::Device& device, int64_t ngram_floats) : arena(device), inputs(device, ngram_floats) {}
+    StepMemory(device::Device& device, int64_t ngram_floats)
+        : arena(device), inputs(device, ngram_floats), recordings(device) {}
     Arena arena;
     StepInputs inputs;
-    Shape most;             // there is room for steps up to this
+    StepShape most;         // there is room for steps up to this
     int64_t moves = 0;      // of the arena, when the recordings were made
     device::Buffer answer;  // shared: faults, then logits of the last step
-    std::map<Shape, Recorded> recordings;
+    Recordings recordings;
   };
   // Logits that a forward kept, and whose faults were not looked at yet.
   struct Kept {
@@ -89,16 +66,12 @@ class Decoder final : public Model {
   };
   StepMemory& memory_of(int64_t columns) { return columns <= ops::kMostFewColumns ? few_ : wide_; }
   // Makes room for a step, so that nothing is allocated in it.
-  void make_room(StepMemory& memory, const Shape& shape);
+  void make_room(StepMemory& memory, const StepShape& shape);
   // One step: at most chunk_ columns. Appends to the output.
   void run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows, ForwardOutput& output);
-  // Runs the pieces, from a recording where there is one or one can be made. `logits` are what they set.
-  void run_pieces(StepMemory& memory, const Shape& shape, const Pieces& pieces, const float*& logits);
-  // Empty where the device does not record, or has no memory for it: then steps are run directly.
-  std::vector<std::unique_ptr<device::Recording>> record(const Pieces& pieces);
   // Writes the step's inputs where they can be uploaded from.
   void write_inputs(StepInputs& inputs, std::span<const Part> parts);
-  ops::Columns columns_of(StepInputs& inputs, const Shape& shape) const;
+  ops::Columns columns_of(StepInputs& inputs, const StepShape& shape) const;
   Step make_step(StepMemory& memory, const ops::Columns& columns, std::byte* pages);
   void read_ngram(StepInputs& inputs, std::span<const Part> parts);
   void check_parts(std::span<const Part> parts, const ForwardRequest& request) const;
@@ -209,7 +182,7 @@ void Decoder::write_inputs(StepInputs& inputs, std::span<const Part> parts) {
   }
 }
 
-ops::Columns Decoder::columns_of(StepInputs& inputs, const Shape& shape) const {
+ops::Columns Decoder::columns_of(StepInputs& inputs, const StepShape& shape) const {
   return {.runs = inputs.runs(shape.runs),
           .table = inputs.device_runs(),
           .each = shape.each,
@@ -405,12 +378,12 @@ int64_t reach_bucket(int64_t reach) {
   return bucket;
 }
 
-void Decoder::make_room(StepMemory& memory, const Shape& shape) {
+void Decoder::make_room(StepMemory& memory, const StepShape& shape) {
   memory.arena.gather();
   if (std::exchange(memory.moves, memory.arena.moves()) != memory.arena.moves()) memory.recordings.clear();
-  Shape& most = memory.most;
+  StepShape& most = memory.most;
   const bool few = &memory == &few_;
-  Shape wanted = shape;
+  StepShape wanted = shape;
   wanted.runs = 1;
   wanted.each = few ? ops::kMostFewColumns : std::max(shape.columns(), most.each);
   wanted.rows = few ? ops::kMostFewColumns : std::max(shape.rows, most.rows);
@@ -445,63 +418,14 @@ void Decoder::reserve(int64_t reach) {
   make_room(wide_, {.each = chunk_, .rows = 1, .reach = std::max(bucket, reach_bucket(chunk_))});
 }
 
-std::vector<std::unique_ptr<device::Recording>> Decoder::record(const Pieces& pieces) {
-  std::vector<std::unique_ptr<device::Recording>> recorded;
-  const auto add = [&](const std::function<void()>& piece) {
-    if (auto recording = device_.record(piece)) recorded.push_back(std::move(recording));
-  };
-  try {
-    if (ngram_.empty()) {
-      add([&] { pieces.first(), pieces.second(); });
-    } else {
-      add(pieces.first);
-      add(pieces.second);
-    }
-  } catch (const base::Error& error) {
-    if (error.kind() != base::ErrorKind::kUnavailable) throw;
-    spdlog::warn("a step is not recorded, and takes longer: {}", error.what());
-    recorded.clear();
-  }
-  return recorded;
-}
-
-void Decoder::run_pieces(StepMemory& memory, const Shape& shape, const Pieces& pieces, const float*& logits) {
-  const auto directly = [&] {
-    pieces.first();
-    pieces.between();
-    pieces.second();
-  };
-  const auto found = memory.recordings.find(shape);
-  if (found == memory.recordings.end()) {
-    directly();
-    // The second step of a shape is recorded: the first may still have set something up.
-    if (static_cast<int64_t>(memory.recordings.size()) >= kMostRecordings) memory.recordings.clear();
-    memory.recordings.try_emplace(shape);
-    return;
-  }
-  Recorded& recorded = found->second;
-  if (recorded.pieces.empty() && !recorded.refused) {
-    recorded.pieces = record(pieces);
-    recorded.logits = logits;
-    recorded.refused = recorded.pieces.empty();
-  }
-  if (recorded.refused) return directly();
-  recorded.pieces.front()->run();
-  if (recorded.pieces.size() > 1) {
-    pieces.between();
-    recorded.pieces.back()->run();
-  }
-  logits = recorded.logits;
-}
-
 void Decoder::run_step(std::span<const Part> parts, const ForwardRequest& request, int64_t rows,
                        ForwardOutput& output) {
-  Shape shape{.runs = static_cast<int64_t>(parts.size()),
-              .each = static_cast<int64_t>(parts[0].tokens.size()),
-              .rows = rows,
-              .advance = request.advance,
-              .keep_logits = request.keep_logits && rows > 0,
-              .pages = parts[0].view.pages};
+  StepShape shape{.runs = static_cast<int64_t>(parts.size()),
+                  .each = static_cast<int64_t>(parts[0].tokens.size()),
+                  .rows = rows,
+                  .advance = request.advance,
+                  .keep_logits = request.keep_logits && rows > 0,
+                  .pages = parts[0].view.pages};
   for (const Part& part : parts) {
     shape.reach = std::max(shape.reach, reach_bucket(part.view.length + shape.each));
     prefetch(part.view, part.tokens);
@@ -514,26 +438,25 @@ void Decoder::run_step(std::span<const Part> parts, const ForwardRequest& reques
   const Arena::Scope scope(step.arena);
   Residual residual;
   const float* logits = nullptr;
-  const Pieces pieces{.first =
-                          [&] {
-                            memory.inputs.upload(columns.count());
-                            residual = Residual::take(step, config_);
-                            ops_->embed(embedding_, step.ids, step.tokens, config_.streams, residual.state);
-                            run_layers(step, 0, first_ngram_layer(), residual, request, output);
-                            if (!ngram_.empty()) residual.settle(step, config_);
-                          },
-                      .second =
-                          [&] {
-                            memory.inputs.upload_ngram(columns.count());
-                            logits = compute_rest(memory, step, residual, rows, request, output);
-                          },
-                      .between = [&] { read_ngram(memory.inputs, parts); }};
+  StepPieces pieces{.first =
+                        [&] {
+                          memory.inputs.upload(columns.count());
+                          residual = Residual::take(step, config_);
+                          ops_->embed(embedding_, step.ids, step.tokens, config_.streams, residual.state);
+                          run_layers(step, 0, first_ngram_layer(), residual, request, output);
+                          if (!ngram_.empty()) residual.settle(step, config_);
+                        },
+                    .second =
+                        [&] {
+                          memory.inputs.upload_ngram(columns.count());
+                          logits = compute_rest(memory, step, residual, rows, request, output);
+                        },
+                    .between = {}};
+  if (!ngram_.empty()) pieces.between = [&] { read_ngram(memory.inputs, parts); };
   if (&memory == &few_ && ops_->recordable() && !wants_inner_states(request)) {
-    run_pieces(memory, shape, pieces, logits);
+    memory.recordings.run(shape, pieces, logits);
   } else {
-    pieces.first();
-    pieces.between();
-    pieces.second();
+    pieces.run();
   }
   if (shape.keep_logits) {
     kept_ = {.memory = &memory, .columns = columns, .logits = logits, .rows = shape.runs * rows};
@@ -645,7 +568,7 @@ void Decoder::draft(const SequenceView& view, const DraftRequest& request, Draft
   Part part{view, request.next_tokens};
   part.view.length = request.first;
   StepMemory& memory = memory_of(count);
-  const Shape shape{
+  const StepShape shape{
       .each = count, .rows = std::min(request.logits, count), .reach = reach_bucket(request.first + count)};
   make_room(memory, shape);
   write_inputs(memory.inputs, {&part, 1});
