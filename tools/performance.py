@@ -99,6 +99,8 @@ Points in time taken by kernels on the H200, 2026-11-30 (builds for that purpose
   kernels, their weights in shared memory, took 12 layers of Flash-Next 1,385 us a step with the driver's division, and
   1,314 with a common one (`prefer_shared`). Products and the delta net ask for all of it, so that the next kernel's
   blocks find room beside theirs: 8 layers of Flash-Next 959 -> 944 us, of 27B 842 -> 832, four columns as before.
+  Mixes with all of it, too, find room beside a product that has not ended, and their weights take from its rate what
+  they save: 8 layers 944 -> 967 us or more. `up` starts only when `down` may go on: 945 -> 939.
 - What such a chain takes at best: ten kernels that read what a layer of Flash-Next with a delta net reads (188 MB, 41 us),
   each behind the last by a dependent launch, with one multiply-add a weight and a sum over each block, took 58 to 63 us a
   layer; one kernel that stays, with 176 KB of weights ahead in each block and meetings by a counter in memory, 58 to 65.

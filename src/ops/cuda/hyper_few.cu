@@ -187,7 +187,6 @@ __global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 6 : 2) do
   __shared__ Sums slices[kSlices];
   __shared__ Mailbox box;
   __shared__ Arrival arrival;
-  let_next_start();
   const auto tokens = static_cast<int>(args.mix.tokens);
   const int warp = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x) / 32, 0);  // known to be the same in all lanes
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -229,6 +228,7 @@ __global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 6 : 2) do
   __syncthreads();  // the barriers are there
   const int parts = injects ? kParts : args.parts;
   await_previous();
+  let_next_start();  // whose weights would take from the rate of what has not ended
 
   float4 x[kTurns<kMost>][kMost];
   load_state(args, stream, at, x);
