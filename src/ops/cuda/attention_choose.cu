@@ -81,6 +81,7 @@ class Chooser {
     const int first = first_of_block + warp_ * warp_words;
     words_ = max(0, min(end_of_block, first + warp_words) - first);
     first_ = static_cast<int64_t>(first) * 32;
+#pragma unroll 1
     for (int b = 0; b < kBlocks; ++b) {
       const int own = max(0, min(words - b * block_words, block_words));
       warps_with_scores_ += (own + warp_words - 1) / warp_words;
@@ -89,7 +90,7 @@ class Chooser {
     if constexpr (kHold) {
       held += warp_ * warp_words * 32 + lane_;
       held_ = held;
-#pragma unroll 8
+#pragma unroll 4
       for (int w = 0; w < words_; ++w) {
         held[w * 32] = holds(w) ? __float_as_uint(scores[first_ + w * 32 + lane_]) : 0;
       }
@@ -110,6 +111,7 @@ class Chooser {
 
  private:
   __device__ static void clear_bins(Memory& shared) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < kBins; i += kThreads) shared.bins[i] = 0;
   }
   __device__ uint32_t key_of(int word) const {
@@ -136,13 +138,14 @@ class Chooser {
   // From a bound that the best are not below to the largest.
   __device__ Range bounds() {
     uint32_t most = 0;
+#pragma unroll 1
     for (int w = 0; w < words_; ++w) most = max(most, key_of(w));
     const uint32_t high = __reduce_max_sync(kAll, most);
     const auto place = (budget_ + warps_with_scores_ - 1) / warps_with_scores_;  // of the bound, from the largest
     uint32_t low = 0;
     if (place <= 32) {
       uint32_t larger = 0;
-#pragma unroll 8
+#pragma unroll 4
       for (int i = 0; i < 32; ++i) {
         const uint32_t other = __shfl_sync(kAll, most, i);
         larger += other > most || (other == most && i < lane_) ? 1 : 0;
@@ -153,7 +156,7 @@ class Chooser {
     tell(&shared_.high[rank_ * kWarps + warp_], high);
     meet();
     Range range{.low = kAll, .high = 0, .wanted = budget_};
-#pragma unroll 2
+#pragma unroll 1
     for (int i = lane_; i < kBlocks * kWarps; i += 32) {
       range.low = min(range.low, shared_.low[i]);
       range.high = max(range.high, shared_.high[i]);
@@ -165,8 +168,10 @@ class Chooser {
 
   // The last of the best, and how many that equal it are among them; or, with no ties, what all of the best are above.
   __device__ void find_last(Range range) {
+#pragma unroll 1
     while (range.low != range.high) {
       const int shift = range.shift();
+#pragma unroll 1
       for (int w = 0; w < words_; ++w) {
         const uint32_t key = key_of(w);
         if (holds(w) && key >= range.low && key <= range.high) {
@@ -233,6 +238,7 @@ class Chooser {
 #pragma unroll
     for (int i = 0; i < each; ++i) mine += counts[i];
     uint32_t before = mine;
+#pragma unroll 1
     for (int step = 1; step < 32; step *= 2) {
       const uint32_t other = __shfl_up_sync(kAll, before, step);
       if (lane_ >= step) before += other;
@@ -255,20 +261,24 @@ class Chooser {
 
   // The wanted-th of the `count` scores of a range, each of which a thread compares with all others.
   __device__ void compare(const Range& range, uint32_t count) {
+#pragma unroll 1
     for (int w = 0; w < words_; ++w) {
       const uint32_t key = key_of(w);
       if (!holds(w) || key < range.low || key > range.high) continue;
       const uint32_t at = atomicAdd(&shared_.listed, 1u);
+#pragma unroll 1
       for (int b = 0; b < kBlocks; ++b) *of_block(&shared_.lists[rank_][at], b) = key;
     }
     __syncthreads();
     if (kBlocks > 1 && warp_ == 0) tell(&shared_.counts[rank_], shared_.listed);
     meet();
     // A warp gathers a block's list, behind those of the blocks before.
+#pragma unroll 1
     for (int b = warp_; kBlocks > 1 && b < kBlocks; b += kWarps) {
       const uint32_t others = lane_ <= b ? shared_.counts[lane_] : 0;
       const uint32_t begin = __reduce_add_sync(kAll, lane_ < b ? others : 0);
       const uint32_t own = __shfl_sync(kAll, others, b);
+#pragma unroll 1
       for (uint32_t i = lane_; i < own; i += 32) shared_.gathered[begin + i] = shared_.lists[b][i];
     }
     __syncthreads();
@@ -277,6 +287,7 @@ class Chooser {
       const uint32_t key = all[threadIdx.x];
       uint32_t larger = 0;
       uint32_t equal = 0;
+#pragma unroll 2
       for (uint32_t i = 0; i < count; ++i) {
         larger += all[i] > key ? 1 : 0;
         equal += all[i] == key ? 1 : 0;
@@ -295,6 +306,7 @@ class Chooser {
   __device__ void write(int32_t* blocks) {
     uint32_t more = 0;
     uint32_t same = 0;
+#pragma unroll 1
     for (int w = 0; w < words_; ++w) {
       const uint32_t key = key_of(w);
       more += __popc(__ballot_sync(kAll, holds(w) && key > last_));
@@ -305,7 +317,7 @@ class Chooser {
     meet();  // the last: nobody writes into this block's memory any more
     more = 0;
     same = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = lane_; i < rank_ * kWarps + warp_; i += 32) {
       more += shared_.more[i];
       same += shared_.same[i];
@@ -313,6 +325,7 @@ class Chooser {
     more = __reduce_add_sync(kAll, more);
     same = __reduce_add_sync(kAll, same);
     const uint32_t lower = (1u << lane_) - 1;
+#pragma unroll 1
     for (int w = 0; w < words_; ++w) {
       const uint32_t key = key_of(w);
       const uint32_t above = __ballot_sync(kAll, holds(w) && key > last_);
