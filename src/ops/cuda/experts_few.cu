@@ -198,7 +198,12 @@ __global__ void __launch_bounds__(kMostFewThreads, 1) few_experts(FewArgs a) {
   if (is_dynamic(a)) find_token_scales(a, block, token_scales);
   find_choice<kTogether == 1>(a, runs, factors, shared, block.columns);  // in the place of weights to come
   fetch_scalars(a, runs);
-  const Share items = share_of(runs.all * a.tiles.value, blockIdx.x, a.blocks);
+  Share items;
+  if constexpr (kTogether == 1) {
+    items = share_of(runs.all * a.tiles.value, blockIdx.x, a.blocks);
+  } else {
+    items = share_items(a, runs);
+  }
   const Share jobs = share_of(runs.all * static_cast<int>(a.args.table.hidden / kTileRows), blockIdx.x, a.blocks);
   ColumnTask tasks[2];
   load_first_tasks(block, items, tasks);
@@ -282,7 +287,7 @@ Plan plan_of(const Context& context, const Ops::Experts& args, const Around& aro
   few.gate_parts = Divisor(few_parts(args.table.hidden));
   few.down_parts = Divisor(few_parts(args.table.inner));
   few.top_k = Divisor(args.top_k);
-  few.most_items = static_cast<int>(base::ceil_div(pairs * few.tiles.value, plan.blocks));
+  few.most_items = static_cast<int>(base::ceil_div(pairs * few.tiles.value, plan.blocks)) + 1;
   few.most_jobs = static_cast<int>(base::ceil_div(pairs * tiles, plan.blocks));
   few.most_tiles = static_cast<int>(tiles / plan.blocks + 3);
   const int wanted = args.tokens == 1 ? 1 : args.tokens == 2 ? 2 : kMostTogether;

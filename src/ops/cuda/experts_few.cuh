@@ -188,6 +188,48 @@ __device__ inline Share share_of(uint32_t all, uint32_t worker, const Divisor& w
   return {static_cast<int>(workers.quotient(all * worker)), static_cast<int>(workers.quotient(all * (worker + 1)))};
 }
 
+// What a tile of gate and up takes by the columns of its run, in fifths of what it takes with one: measured with two,
+// reckoned with more. It may not be more than the columns are: a block's items are bounded by those of single columns.
+__device__ inline int tile_cost(int columns) {
+  return columns <= 1 ? 5 : columns == 2 ? 7 : 9;
+}
+
+// The block's items, tiles of gate and up in order of their runs: of equal cost for all blocks, for these wait for each
+// other. By a whole warp.
+__device__ inline Share share_items(const FewArgs& a, const Runs& runs) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto tiles = static_cast<int>(a.tiles.value);
+  constexpr int kOwn = kMostFewPairs / 32;  // runs of a lane
+  int cost[kOwn];
+  int own = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int run = lane * kOwn + i;
+    cost[i] = run < runs.all ? tile_cost(runs.count[run]) : 0;
+    own += cost[i];
+  }
+  int behind = own;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int other = __shfl_up_sync(kWholeWarp, behind, distance);
+    behind += lane >= distance ? other : 0;
+  }
+  const Share units = share_of(__shfl_sync(kWholeWarp, behind, 31) * tiles, blockIdx.x, a.blocks);
+  // How many items begin before a unit of cost.
+  const auto items_before = [&](int unit) {
+    int begin = (behind - own) * tiles;
+    int items = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int within = max(unit - begin, 0) + cost[i] - 1;
+      if (cost[i] > 0) items += min(tiles, cost[i] == 5 ? within / 5 : cost[i] == 7 ? within / 7 : within / 9);
+      begin += cost[i] * tiles;
+    }
+    return static_cast<int>(__reduce_add_sync(kWholeWarp, items));
+  };
+  return {items_before(units.at), items_before(units.end)};
+}
+
 // Sums in shared memory that several warps add to: two atomic additions of 32 bits, with the carry between them.
 __device__ inline void add_shared(int64_t* to, int64_t value) {
   auto* halves = reinterpret_cast<uint32_t*>(to);
