@@ -61,35 +61,58 @@ __device__ void weigh_experts(const AloneArgs& a, AloneShared& block, int lane) 
   if (!exists) mark_fault(a.args.faults, 0, a.args.fault);
 }
 
+// What a lane of the asking warp asks for: a turn of one of the block's tiles, but for the expert.
+struct TurnOfTile {
+  int run, tile, first, up;
+  int arrival;  // among all of the block's
+  std::byte* to;
+  // Of `count` that there are.
+  __device__ TurnOfTile(const AloneArgs& a, const AlonePlaces& places, std::byte* shared, int number, int count) {
+    const auto warps = static_cast<int>(a.warps_each.value);
+    number = max(0, min(number, count - 1));
+    const int turn = count > 0 ? number / a.whole : 0;
+    const Chunk chunk(a, places, shared, (number - turn * a.whole) * warps);
+    run = chunk.run;
+    tile = chunk.tile;
+    first = turn * warps;
+    up = chunk.up;
+    arrival = chunk.own * kMostChunk + turn;
+    to = chunk.weights + first * kPartBytes;
+  }
+};
+
 // All weights, by one warp that has nothing else to do: a thread waits in asking as long as there is too much under
-// way. What is multiplied first comes first, of all tiles alike, but for those of tiles that blocks share, for which
-// others wait.
+// way. Those of tiles that blocks share come first, for others wait for their sums; then turn by turn, no more at once
+// than keeps the memory busy, for it serves in any order what it has been asked for.
 __device__ void ask_all(const AloneArgs& a, AloneShared& block, const AlonePlaces& places, std::byte* shared,
                         int lane) {
   const unsigned int own = load_turn();
   clear_next(own, lane);
   const Chunk rest(a, places, shared, kWorkers - 1);
   const Job job(a, Jobs(a), lane);
+  const int turns = a.chunk * a.whole;
+  TurnOfTile mine(a, places, shared, lane, turns);
   meet_asking();
   Arrival::take_over();
   if (lane < rest.parts && rest.rest) {
     ask_parts(a, record_of(a, block, rest.run), rest.tile, rest.first + lane, 1, rest.weights + lane * kPartBytes,
               rest.up, block.turns[kWorkers - 1][lane]);
   }
-  __syncwarp();
-  // One after the other, so that what is multiplied first comes first: the memory serves in any order what it has been
-  // asked for.
-  const auto warps = static_cast<int>(a.warps_each.value);
+  Arrival* arrivals = &block.turns[0][0];
 #pragma unroll 1
-  for (int i = 0; lane == 0 && i < a.chunk * a.whole; ++i) {
-    const int turn = i / a.whole;
-    const int tile = i - turn * a.whole;
-    const int first = turn * warps;
-    const Chunk chunk(a, places, shared, tile * warps);
-    ask_parts(a, record_of(a, block, chunk.run), chunk.tile, first, warps, chunk.weights + first * kPartBytes, chunk.up,
-              block.turns[tile][turn]);
+  for (int begin = 0; begin < turns; begin += 32) {
+    if (begin > 0) mine = TurnOfTile(a, places, shared, begin + lane, turns);
+    const std::byte* record = record_of(a, block, mine.run);
+#pragma unroll 1
+    for (int i = 0; i < min(32, turns - begin); ++i) {
+      if (i >= a.ahead) arrivals[__shfl_sync(kWholeWarp, mine.arrival, i - a.ahead)].await();
+      if (lane == i) {
+        ask_parts(a, record, mine.tile, mine.first, static_cast<int>(a.warps_each.value), mine.to, mine.up,
+                  arrivals[mine.arrival]);
+      }
+      __syncwarp();
+    }
   }
-  __syncwarp();
   if (lane == 0) end_turn(own);
   await_release();
   if (job.any) {
@@ -273,6 +296,8 @@ Plan plan_of(const Context& context, const Ops::Experts& args, const Around& aro
   alone.warps_each = Divisor(warps_each);
   alone.chunk = parts_in(alone.gate_parts, warps_each);
   alone.givers = std::min(warps_each, alone.gate_parts);
+  constexpr int kMostAhead = 36 << 10;  // bytes
+  alone.ahead = std::max(2, kMostAhead / (warps_each * 2 * kPartBytes));
   alone.rest_tiles = items % blocks;
   const int span = alone.rest_tiles > 0 ? blocks / alone.rest_tiles : 1;
   alone.span = Divisor(span);

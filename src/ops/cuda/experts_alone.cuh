@@ -50,6 +50,7 @@ struct AloneArgs {
   // them.
   int gate_parts = 1, down_parts = 1;
   int whole = 0, chunk = 1, givers = 1;  // warps that have parts of a tile
+  int ahead = 2;                         // turns of tiles whose weights are under way at once
   int rest_tiles = 0, rest_chunk = 1, pieces = 1;
   int most_jobs = 1;   // tiles of one expert's down, of a block
   int most_ended = 1;  // tiles of all experts that it ends
