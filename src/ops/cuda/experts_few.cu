@@ -3,10 +3,10 @@
 //
 // One kernel does it, a block a multiprocessor: the choice of the experts, where it has their logits; gate and up; a
 // meeting of all blocks; down. Weights of down are asked for before the meeting, so that the memory has always
-// something to do. A block's rows of the shared expert's down are multiplied by warps that the choice leaves idle, or
-// while the block waits for the others. All blocks have to be there at once: a card runs one such kernel at a time (it
-// has one stream), those before it end whether it has begun or not, and those that follow begin when all of its blocks
-// have. A second kernel converts the sums and adds the shared expert's.
+// something to do, and while a block waits for the others it multiplies its rows of the shared expert's down. All
+// blocks have to be there at once: a card runs one such kernel at a time (it has one stream), those before it end
+// whether it has begun or not, and those that follow begin when all of its blocks have. A second kernel converts the
+// sums and adds the shared expert's.
 #include <algorithm>
 
 #include "ops/cuda/experts_few_down.cuh"
@@ -126,32 +126,20 @@ __device__ void make_zero(std::byte* from, int64_t bytes) {
   for (auto i = static_cast<int>(threadIdx.x); i < bytes / 16; i += static_cast<int>(blockDim.x)) words[i] = {};
 }
 
-// How many threads of a block multiply the shared expert's rows while the others choose for several tokens; 0: too few
-// are left for it, or its columns do not fit in front of gate's sums, which are zero already.
-__device__ int threads_aside(const FewArgs& a) {
-  constexpr int kLeast = 4 * 32;
-  const auto tokens = static_cast<int>(a.args.tokens);
-  const int left = static_cast<int>(blockDim.x) - tokens * 32;
-  const bool fits = tokens * a.around.inputs * 4 <= kRunsOfPass * 2 * a.together * a.column_stride;
-  return tokens > 1 && a.around.logits != nullptr && fits && left >= kLeast ? left : 0;
-}
-
 // The pairs and their runs. kAlone: there is one token, where logits are given.
 template <bool kAlone>
-__device__ void find_choice(const FewArgs& a, const Block& block, Share shared_rows, Runs& runs, Factors& factors,
-                            std::byte* memory) {
-  const int warp = block.warp;
-  std::byte* own = memory + warp * kStages * kStageBytes;  // the choosing warps' memory lies in the first of these
+__device__ void find_choice(const FewArgs& a, Runs& runs, Factors& factors, std::byte* memory, std::byte* columns) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   if (a.around.logits == nullptr) {
     read_choice(a, runs, factors);
-    if (warp >= kMostFewPairs / 32) rehearse(own);
+    if (warp >= kMostFewPairs / 32) rehearse(columns);
   } else {
     if constexpr (kAlone) {
       auto& of_block = *reinterpret_cast<BlockChoiceMemory*>(memory);
       const auto top_k = static_cast<int>(a.args.top_k);
       if (choose_by_block<4>(a.around.logits, static_cast<int>(a.args.table.experts), top_k, of_block,
                              static_cast<int>(blockDim.x) / 32)) {
-        if (warp > 0) rehearse(own);
+        if (warp > 0) rehearse(columns);
         __syncthreads();
         Chosen mine;
         const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -160,9 +148,7 @@ __device__ void find_choice(const FewArgs& a, const Block& block, Share shared_r
       }
       __syncthreads();
     } else if (warp >= a.args.tokens) {
-      rehearse(own);
-      const int aside = threads_aside(a);
-      if (aside > 0) multiply_shared(a, shared_rows, reinterpret_cast<float*>(block.columns), aside);
+      rehearse(columns);
     }
     choose_pairs(a, runs, factors, reinterpret_cast<ChoiceMemory*>(memory));
   }
@@ -210,7 +196,7 @@ __global__ void __launch_bounds__(kMostFewThreads, 1) few_experts(FewArgs a) {
   expect_around(a, shared_rows);
   await_previous();
   if (is_dynamic(a)) find_token_scales(a, block, token_scales);
-  find_choice<kTogether == 1>(a, block, shared_rows, runs, factors, shared);  // in the place of weights to come
+  find_choice<kTogether == 1>(a, runs, factors, shared, block.columns);  // in the place of weights to come
   fetch_scalars(a, runs);
   Share items;
   if constexpr (kTogether == 1) {
@@ -238,9 +224,7 @@ __global__ void __launch_bounds__(kMostFewThreads, 1) few_experts(FewArgs a) {
   find_factors(a, runs, factors);
   mark_missing(a, runs);
   arrive();
-  if (a.around.logits != nullptr && threads_aside(a) == 0) {
-    multiply_shared(a, shared_rows, reinterpret_cast<float*>(block.columns), static_cast<int>(blockDim.x));
-  }
+  if (a.around.logits != nullptr) multiply_shared(a, shared_rows, reinterpret_cast<float*>(block.columns));
   await_all(1);
   if (is_dynamic(a)) {
     quantise_inner(a, runs, scratch);

@@ -1,5 +1,5 @@
-// Down of the shared expert, which blocks of NVFP4 experts for few columns compute by warps that the choice leaves
-// idle, or while they wait for each other between up and down (experts_few.cu). Eight lanes share a half of a row.
+// Down of the shared expert, which the blocks of NVFP4 experts for few columns compute while they wait for each other
+// between up and down (experts_few.cu). Eight lanes share a half of a row.
 #pragma once
 
 #include "ops/cuda/experts_few.cuh"
@@ -72,22 +72,21 @@ __device__ inline float sum_shared(const SharedWeights& w, const float* x, int m
   return sum;
 }
 
-// The block's rows of down, by its last `threads` threads. `columns` has room for all inputs as floats.
-__device__ inline void multiply_shared(const FewArgs& a, Share rows, float* columns, int threads) {
+// The block's rows of down. `columns` has room for all inputs as floats.
+__device__ inline void multiply_shared(const FewArgs& a, Share rows, float* columns) {
   const Around& around = a.around;
   const auto tokens = static_cast<int>(a.args.tokens);
   const int middle = around.inputs / 2;
-  const int tasks = threads / kSharedLanes;
+  const int tasks = static_cast<int>(blockDim.x) / kSharedLanes;
   const int lane = static_cast<int>(threadIdx.x) % kSharedLanes;
-  const int thread = static_cast<int>(threadIdx.x) - (static_cast<int>(blockDim.x) - threads);
-  int task = thread / kSharedLanes;
+  int task = static_cast<int>(threadIdx.x) / kSharedLanes;
   SharedWeights w = load_shared(around, rows, task);
-  for (int i = thread; i < tokens * around.inputs / 4; i += threads) {
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * around.inputs / 4; i += static_cast<int>(blockDim.x)) {
     float4 x = __ldcg(reinterpret_cast<const float4*>(around.inner) + i);
     if (around.round) x = rounded_to_bf16(x);
     store4(columns + 4 * i, x);
   }
-  asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+  __syncthreads();
   // A warp's lanes go together.
   const int last = 2 * (rows.end - rows.at);
   for (int first = task - task % (32 / kSharedLanes); first < last; first += tasks, task += tasks) {

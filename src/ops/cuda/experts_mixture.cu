@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(expert::kMostFewThreads) shared_down(expert::F
   extern __shared__ __align__(16) float columns[];
   follow();
   const auto hidden = static_cast<uint32_t>(a.args.table.hidden);
-  expert::multiply_shared(a, expert::share_of(hidden, blockIdx.x, a.blocks), columns, static_cast<int>(blockDim.x));
+  expert::multiply_shared(a, expert::share_of(hidden, blockIdx.x, a.blocks), columns);
 }
 
 void run_apart(const Context& context, const Ops::ExpertMixture& args, const Around& around) {
