@@ -84,6 +84,8 @@ Points in time taken by kernels on the H200, 2026-11-30 (builds for that purpose
   wait ends, 0.5 for the inputs, 1.1 for convolution and recurrence, 0.5 for norm and state; 0.6 until the next product
   may read. Running the code twice for its instructions' sake gained nothing.
 - Clusters are placed where there is room (`follow.cuh`): with the driver's own choice a layer of 27B took 98 us, not 85.
+- Multiprocessors with three blocks of a product beside others with four: a group of products left clusters unused where
+  their tiles did not come out even. All of them used, 8 layers of Flash-Next take 952 us for 970.
 - A layer of Flash-Next has ten kernels or meetings one behind the other, and 44.5 us of bytes. Its experts for one column
   (`experts_alone.cu`), from the end of the mix before: 0.5 us until the wait ends, 2.7 to the router's sums, 4.6 until
   all blocks have the logits, 6.3 to the choice, 7.8 to the quantised columns, 13.8 to gate and up (the last block 16),
@@ -103,16 +105,20 @@ Points in time taken by kernels on the H200, 2026-11-30 (builds for that purpose
   they save: 8 layers 944 -> 967 us or more. `up` starts only when `down` may go on: 945 -> 939.
 - Experts of four columns (`experts_few.cu`), from the end of the router's logits: 5.4 us to the choice, 7.7 until weights
   are asked for, 35.5 to gate and up, 40.4 with the shared expert's down; 49.5 until down's inputs are there, 65 to the
-  end. Blocks whose tiles have two columns took 11 us longer over gate and up, and all others waited for them until 47.8:
-  so tiles are shared out by what they cost, and not by their number.
+  end. Blocks whose tiles have two columns took 11 us longer over gate and up, and all others waited for them: with tiles
+  shared out by what they cost, and not by their number, 6 us longer; 8 layers 1,378 -> 1,351 us, of eight columns 1,924
+  -> 1,830. The shared expert's rows beside the choice: 8 us to the choice, 1,374. Columns before weights where there
+  are many, and costs as the instructions are (4, 5, 7 and not 5, 7, 9): 1,350 for 1,337.
+- The choice of blocks at 65,536 tokens (`attention_choose.cu`), 8 us by a cluster of eight blocks: 1.9 to the scores, 1.6
+  to the bound, 0.4 to the bins, 1.1 to the last bin, 1.5 to the last of the best, 1.4 to the list. One block with all
+  scores in registers, clusters of two or four, a rehearsal: as long, or longer. Then attention to what was chosen: 2.1
+  until its tokens are found, 0.8 for the queries, 2.1 until keys are asked for, 2.4 for keys and values, 1.2 to the end.
 - What such a chain takes at best: ten kernels that read what a layer of Flash-Next with a delta net reads (188 MB, 41 us),
   each behind the last by a dependent launch, with one multiply-add a weight and a sum over each block, took 58 to 63 us a
   layer; one kernel that stays, with 176 KB of weights ahead in each block and meetings by a counter in memory, 58 to 65.
   That is 0.65 to 0.68 of a whole step's reading, with nothing that the model computes in between.
 
-The figures below were measured at 21:54 (27B, Flash-Next), 18:59 (start, BF16 experts) and before weights in lanes' order
-were read in tiles and the router's rows asked for first: with these, a step of 8 layers of `27b-nvfp4` at 1,024 tokens
-takes 870 us and not 908 for one column, 940 and not 1,015 for four (the same binaries, one behind the other).
+The figures below were measured at 01:13 on 2026-12-01 (27B, Flash-Next) and 18:59 on 2026-11-30 (start, BF16 experts).
 
 ## Not yet run on hardware
 
