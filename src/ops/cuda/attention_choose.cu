@@ -5,11 +5,15 @@
 // each warp's lanes, which know the largest score of their own, so many lie above it that all warps' together are the
 // budget. What lies above is counted in bins between the bound and the largest score; the bin of the last of the best
 // mostly has a few scores, which are compared one with another, and is cut into bins again where it has many.
+//
+// Loops stay rolled, but for those that wait for memory or other lanes: a step runs the kernel once a layer, and its
+// instructions come from memory each time.
 #include <algorithm>
 #include <cooperative_groups.h>
 
 #include "ops/cuda/attention_select.cuh"
 #include "ops/cuda/follow.cuh"
+#include "ops/cuda/lanes.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -237,12 +241,7 @@ class Chooser {
     }
 #pragma unroll
     for (int i = 0; i < each; ++i) mine += counts[i];
-    uint32_t before = mine;
-#pragma unroll 1
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t other = __shfl_up_sync(kAll, before, step);
-      if (lane_ >= step) before += other;
-    }
+    uint32_t before = sum_up_to_lane(mine);
     if (lane_ == 31) shared_.warp_counts[warp_] = before;
     __syncthreads();
     before += __reduce_add_sync(kAll, lane_ < warp_ ? shared_.warp_counts[lane_] : 0);

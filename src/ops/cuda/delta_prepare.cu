@@ -85,12 +85,7 @@ __device__ inline void find_gates(const Ops::DeltaNet& net, int64_t first, int64
     decays[i] = log_decay(net.a[at], a_log, dt_bias);
     beta[2 * lane + i] = to.beta[2 * lane + i] = 1.0F / (1.0F + exp_exact(0.0F - net.b[at]));
   }
-  float sum = decays[0] + decays[1];
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const float before = __shfl_up_sync(kWholeWarp, sum, distance);
-    if (lane >= distance) sum += before;
-  }
+  const float sum = sum_up_to_lane(decays[0] + decays[1]);
   const float all = __shfl_sync(kWholeWarp, sum, 31);
   const float sums[2] = {sum - decays[1], sum};
 #pragma unroll

@@ -208,12 +208,7 @@ __device__ inline Share share_items(const FewArgs& a, const Runs& runs) {
     cost[i] = run < runs.all ? tile_cost(runs.count[run]) : 0;
     own += cost[i];
   }
-  int behind = own;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int other = __shfl_up_sync(kWholeWarp, behind, distance);
-    behind += lane >= distance ? other : 0;
-  }
+  const int behind = sum_up_to_lane(own);
   const Share units = share_of(__shfl_sync(kWholeWarp, behind, 31) * tiles, blockIdx.x, a.blocks);
   // How many items begin before a unit of cost.
   const auto items_before = [&](int unit) {

@@ -102,11 +102,7 @@ __global__ void __launch_bounds__(1024) list_groups(const int32_t* firsts, int e
     const int first = expert < experts ? firsts[expert] : 0;
     const int count = expert < experts ? firsts[expert + 1] - first : 0;
     const int groups = (count + kMostColumnsOfGroup - 1) / kMostColumnsOfGroup;
-    int up_to = groups;  // of the warp's experts so far
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int other = __shfl_up_sync(kWholeWarp, up_to, distance);
-      if (thread % 32 >= distance) up_to += other;
-    }
+    const int up_to = sum_up_to_lane(groups);  // of the warp's experts so far
     if (thread % 32 == 31) sums[thread / 32] = up_to;
     __syncthreads();
     int at = all + up_to - groups;

@@ -95,6 +95,18 @@ __device__ inline float2 warp_sum(float2 x) {
   return x;
 }
 
+// The sum over a warp's lanes up to the own one.
+template <typename T>
+__device__ inline T sum_up_to_lane(T x) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const T before = __shfl_up_sync(kWholeWarp, x, distance);
+    if (lane >= distance) x += before;
+  }
+  return x;
+}
+
 // The sum over a block of kThreads, in every thread. `shared` holds a value for each warp and is free again only behind
 // the next barrier.
 template <int kThreads, typename T>
