@@ -54,9 +54,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
       first[i] = p < pieces && d < dim ? values(p) : float4{};
     }
     float most = -INFINITY;
-#pragma unroll 1
     for (int64_t p = threadIdx.x; p < pieces; p += kMergeThreads) most = fmaxf(most, __ldcg(states + p).x);
-#pragma unroll 1
     for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
     if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
     __syncthreads();
@@ -77,7 +75,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
       for (int i = 0; i < ahead; ++i) {
         if (segment + i * kSegments < pieces) add(segment + i * kSegments, first[i]);
       }
-#pragma unroll 1
+#pragma unroll 4
       for (int64_t p = segment + ahead * kSegments; p < pieces; p += kSegments) add(p, values(p));
     }
     // The two segments of a warp, then the warps.
