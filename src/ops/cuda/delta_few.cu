@@ -130,8 +130,8 @@ void launch(const Context& context, const Few& args, int64_t runs) {
   const dim3 grid(blocks, static_cast<unsigned>(net.key_heads), static_cast<unsigned>(runs));
   const int64_t shared = shared_bytes(runs, args.each);
   allow_shared(delta_few_kernel, shared);
-  prefer_shared(delta_few_kernel,
-                cudaSharedmemCarveoutMaxShared);  // as the projections, whose blocks are on the card (follow.cuh)
+  // As the projections, whose blocks are on the card (follow.cuh).
+  prefer_shared(delta_few_kernel, cudaSharedmemCarveoutMaxShared);
   launch_following_clusters(context, dim3(blocks), delta_few_kernel, grid, dim3(kThreads), static_cast<size_t>(shared),
                             args);
 }

@@ -40,11 +40,10 @@ inline int share_tiles(Group& group, int clusters, int most) {
   while (take(each) > clusters && each < most) ++each;
   // What is left goes to the product of the most rows, so that no multiprocessor has fewer clusters than others.
   const int left = std::max(0, clusters - take(each));
-  int widest = 0;
-  for (int i = 1; i < group.count; ++i) {
-    if (group.products[i].cut.tiles > group.products[widest].cut.tiles) widest = i;
-  }
-  taken[widest] += left;
+  const auto* widest =
+      std::max_element(group.products, group.products + group.count,
+                       [](const Arguments& a, const Arguments& b) { return a.cut.tiles < b.cut.tiles; });
+  taken[widest - group.products] += left;
   int first = 0;
   int largest = 0;
   for (int i = 0; i < group.count; ++i) {

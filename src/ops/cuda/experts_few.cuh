@@ -190,9 +190,16 @@ __device__ inline Share share_of(uint32_t all, uint32_t worker, const Divisor& w
 
 // What a tile of gate and up takes by the columns of its run, in fifths of what it takes with one: measured with two,
 // reckoned with more. It may not be more than the columns are: a block's items are bounded by those of single columns.
-__device__ inline int tile_cost(int columns) {
-  return columns <= 1 ? 5 : columns == 2 ? 7 : 9;
-}
+struct TileCost {
+  static constexpr int kOne = 5;
+  static constexpr int kTwo = 7;
+  static constexpr int kMore = 9;
+  __device__ static int of(int columns) { return columns <= 1 ? kOne : columns == 2 ? kTwo : kMore; }
+  // all / cost, by divisors that the compiler knows.
+  __device__ static int quotient(int all, int cost) {
+    return cost == kOne ? all / kOne : cost == kTwo ? all / kTwo : all / kMore;
+  }
+};
 
 // The block's items, tiles of gate and up in order of their runs: of equal cost for all blocks, for these wait for each
 // other. By a whole warp.
@@ -205,7 +212,7 @@ __device__ inline Share share_items(const FewArgs& a, const Runs& runs) {
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int run = lane * kOwn + i;
-    cost[i] = run < runs.all ? tile_cost(runs.count[run]) : 0;
+    cost[i] = run < runs.all ? TileCost::of(runs.count[run]) : 0;
     own += cost[i];
   }
   const int behind = sum_up_to_lane(own);
@@ -217,7 +224,7 @@ __device__ inline Share share_items(const FewArgs& a, const Runs& runs) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int within = max(unit - begin, 0) + cost[i] - 1;
-      if (cost[i] > 0) items += min(tiles, cost[i] == 5 ? within / 5 : cost[i] == 7 ? within / 7 : within / 9);
+      if (cost[i] > 0) items += min(tiles, TileCost::quotient(within, cost[i]));
       begin += cost[i] * tiles;
     }
     return static_cast<int>(__reduce_add_sync(kWholeWarp, items));
