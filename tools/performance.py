@@ -66,7 +66,7 @@ BF16 products they are 37 %, then come the attention (15 %), the delta net (12 %
 
 ## What bounds a step of one sequence
 
-Points in time taken by kernels on the H200, 2026-11-30 (builds for that purpose alone; the sequences without them:
+Points in time taken by kernels on the H200, 2026-11-30 and 12-01 (builds for that purpose alone; the sequences without them:
 `cuda_dense_layer_bench`, `cuda_hyper_bench`, `cuda_experts_bench`, `cuda_attention_bench between`):
 
 - A product behind another kernel waits 0.6 to 1.3 us from that one's end until it may read, 0.9 us for its inputs (2.5
