@@ -290,8 +290,7 @@ Plan plan_of(const Context& context, const Ops::Experts& args, const Around& aro
   few.most_items = static_cast<int>(base::ceil_div(pairs * few.tiles.value, plan.blocks)) + 1;
   few.most_jobs = static_cast<int>(base::ceil_div(pairs * tiles, plan.blocks));
   few.most_tiles = static_cast<int>(tiles / plan.blocks + 3);
-  const int wanted = args.tokens == 1 ? 1 : args.tokens == 2 ? 2 : kMostTogether;
-  for (few.together = wanted; few.together > 0; few.together /= 2) {
+  for (few.together = args.tokens == 1 ? 1 : kMostTogether; few.together > 0; few.together /= 2) {
     for (int warps = kMostFewThreads / 32; warps >= 4; warps /= 2) {
       few.warps = Divisor(warps);
       few.whole_jobs = few.most_jobs >= 2 * warps;

@@ -7,7 +7,9 @@
 
 namespace tandem::ops::cuda::expert {
 
-inline constexpr int kMostTogether = 4;  // columns of an expert that are computed at once
+// Columns of an expert that are computed at once. Four would save a second reading of the weights, by way of the
+// second-level cache, where three or four columns choose one expert, but take registers and shared memory from all.
+inline constexpr int kMostTogether = 2;
 inline constexpr int kMostFewThreads = 512;
 inline constexpr int kStages = 3;  // of what a warp has asked for
 inline constexpr int kStageBytes = 2 * kPartBytes;
@@ -30,7 +32,7 @@ struct FewArgs {
   float* inner = nullptr;        // [pairs, inner], dynamic scales only
   float* down_scales = nullptr;  // [pairs], dynamic scales only
   int64_t* sums = nullptr;       // [tokens, even and odd experts, hidden]
-  int together = 1;              // 1, 2 or 4
+  int together = 1;              // 1 or 2
   int most_items = 1;            // of a block in gate and up
   int most_jobs = 1;             // and in down
   int most_tiles = 1;            // that these touch
@@ -188,17 +190,14 @@ __device__ inline Share share_of(uint32_t all, uint32_t worker, const Divisor& w
   return {static_cast<int>(workers.quotient(all * worker)), static_cast<int>(workers.quotient(all * (worker + 1)))};
 }
 
-// What a tile of gate and up takes by the columns of its run, in fifths of what it takes with one: measured with two,
-// reckoned with more. It may not be more than the columns are: a block's items are bounded by those of single columns.
+// What a tile of gate and up takes by the columns of its run, in fifths of what it takes with one. It may not be more
+// than the columns are: a block's items are bounded by those of single columns.
 struct TileCost {
   static constexpr int kOne = 5;
   static constexpr int kTwo = 7;
-  static constexpr int kMore = 9;
-  __device__ static int of(int columns) { return columns <= 1 ? kOne : columns == 2 ? kTwo : kMore; }
+  __device__ static int of(int columns) { return columns <= 1 ? kOne : kTwo; }
   // all / cost, by divisors that the compiler knows.
-  __device__ static int quotient(int all, int cost) {
-    return cost == kOne ? all / kOne : cost == kTwo ? all / kTwo : all / kMore;
-  }
+  __device__ static int quotient(int all, int cost) { return cost == kOne ? all / kOne : all / kTwo; }
 };
 
 // The block's items, tiles of gate and up in order of their runs: of equal cost for all blocks, for these wait for each

@@ -108,8 +108,6 @@ __device__ void multiply_down(const Block& block, const Factors& factors, int jo
     const int count = block.runs.count[job.run];
     if (kTogether == 1 || count == 1) {
       sum_job<1>(block, job.run, at.part, here, stream, tables, add);
-    } else if (count == 2) {
-      sum_job<kTogether == 1 ? 1 : 2>(block, job.run, at.part, here, stream, tables, add);
     } else {
       sum_job<kTogether>(block, job.run, at.part, here, stream, tables, add);
     }

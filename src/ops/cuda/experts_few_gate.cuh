@@ -196,8 +196,6 @@ __device__ void multiply_gate_and_up(const Block& block, int items, Stream& stre
       RowSums* to = sums + item * sums_each;
       if (kTogether == 1 || count == 1) {
         sum_item<1>(block, columns, shared, part, here, stream, tables, to);
-      } else if (count == 2) {
-        sum_item<kTogether == 1 ? 1 : 2>(block, columns, shared, part, here, stream, tables, to);
       } else {
         sum_item<kTogether>(block, columns, shared, part, here, stream, tables, to);
       }

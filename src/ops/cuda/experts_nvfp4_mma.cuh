@@ -1,4 +1,4 @@
-// The canonical NVFP4 product of 16 rows x 128 inputs (two units) with up to four columns on the tensor cores, exactly.
+// The canonical NVFP4 product of 16 rows x 128 inputs (two units) with one or two columns on the tensor cores, exactly.
 //
 // An instruction multiplies 16 rows x 32 inputs, two blocks of 16, with eight columns. Sums must not cross blocks, for
 // each has its scale, so the eight stand for (block, column): such a column has the inputs of its own block, and zeros
@@ -39,18 +39,14 @@ __device__ inline void add_product(int64_t& sum, int a, int b) {
 template <int C>
 struct ColumnPlaces {
   const std::byte* inputs;
-  const std::byte* scales[C == 1 ? 1 : 2];
+  const std::byte* scales[C];
 
   // place(c) is where column c begins, of 0 to C - 1.
   template <typename Place>
   __device__ ColumnPlaces(int lane, const Place& place) {
     inputs = place(lane / 4 % C);
-    if constexpr (C == 1) {
-      scales[0] = inputs;
-    } else {
-      scales[0] = place(2 * (lane % 4) % C);
-      scales[1] = place(2 * (lane % 4) % C + 1);
-    }
+#pragma unroll
+    for (int c = 0; c < C; ++c) scales[c] = place(c);
   }
 };
 
@@ -93,12 +89,11 @@ struct PartInputs {
 // What a lane has of the sums R of a tile's rows 2 g and 2 g + 1, of C columns.
 template <int C>
 struct TileSums {
-  static constexpr int kEach = C == 1 ? 1 : 2;
-  int64_t rows[2][kEach];
+  int64_t rows[2][C];
 
   __device__ void clear() {
 #pragma unroll
-    for (int i = 0; i < 2 * kEach; ++i) rows[i / kEach][i % kEach] = 0;
+    for (int i = 0; i < 2 * C; ++i) rows[i / C][i % C] = 0;
   }
   // Of the last part of an odd number of units the second is anything, and the inputs against it are zeros.
   __device__ void add_part(const Nvfp4Tables& tables, const std::byte* units, const PartInputs<C>& inputs, int lane) {
@@ -147,11 +142,11 @@ struct TileSums {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) {
+      for (int e = 0; e < C; ++e) {
         int64_t sum = rows[r][e];
-        if (C < 4) sum += __shfl_xor_sync(kWholeWarp, sum, 1);
+        sum += __shfl_xor_sync(kWholeWarp, sum, 1);
         sum += __shfl_xor_sync(kWholeWarp, sum, 2);
-        if (C < 4 ? l == 2 * r + e : l / 2 == r) add(C == 4 ? 2 * (l % 2) + e : e, 2 * g + r, sum);
+        if (l == 2 * r + e) add(e, 2 * g + r, sum);
       }
     }
   }
