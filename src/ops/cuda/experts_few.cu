@@ -37,7 +37,7 @@ __device__ void await_all(unsigned int meeting) {
   __syncthreads();
 }
 
-// The block's pieces: tiles of 16 rows of a run.
+// The block's pieces: tiles of 16 rows of a run. The scalars that were asked for stand behind it, too.
 __device__ void find_pieces(const FewArgs& a, const Runs& runs, Share items, Share jobs, Piece* item_pieces,
                             Piece* job_pieces) {
   const auto& table = a.args.table;
@@ -56,6 +56,7 @@ __device__ void find_pieces(const FewArgs& a, const Runs& runs, Share items, Sha
     const int run = jobs.at + i - tile * runs.all;
     job_pieces[i] = {record(run) + table.record.matrices[2].offset + tile * down_bytes, run, tile};
   }
+  wait_for_all_copies();  // of the scalars
   __syncthreads();
 }
 
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kMostFewThreads, 1) few_experts(FewArgs a) {
   await_previous();
   if (is_dynamic(a)) find_token_scales(a, block, token_scales);
   find_choice<kTogether == 1>(a, runs, factors, shared, block.columns);  // in the place of weights to come
-  fetch_scalars(a, runs);
+  ask_for_scalars(a, runs);
   Share items;
   if constexpr (kTogether == 1) {
     items = share_of(runs.all * a.tiles.value, blockIdx.x, a.blocks);

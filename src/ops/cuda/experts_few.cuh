@@ -11,7 +11,8 @@ namespace tandem::ops::cuda::expert {
 // second-level cache, where three or four columns choose one expert, but take registers and shared memory from all.
 inline constexpr int kMostTogether = 2;
 inline constexpr int kMostFewThreads = 512;
-inline constexpr int kStages = 3;  // of what a warp has asked for
+// Of what a warp has asked for. A third one would take more from the first-level cache than it gains.
+inline constexpr int kStages = 2;
 inline constexpr int kStageBytes = 2 * kPartBytes;
 inline constexpr int kRunsOfPass = 2;  // whose columns gate and up have in shared memory at once: few blocks need more
 
@@ -168,14 +169,14 @@ __device__ inline void find_runs(const FewArgs& a, Runs& to) {
   __syncthreads();
 }
 
-// The scalars of the pairs' experts. They stand behind the next barrier.
-__device__ inline void fetch_scalars(const FewArgs& a, Runs& runs) {
+// Asks for the scalars of the pairs' experts, which find_pieces() awaits.
+__device__ inline void ask_for_scalars(const FewArgs& a, Runs& runs) {
   const auto each = static_cast<int>(a.args.table.scalars_each);
   const auto pairs = static_cast<int>(a.args.tokens * a.args.top_k);
   for (int i = static_cast<int>(threadIdx.x); i < pairs * each; i += static_cast<int>(blockDim.x)) {
     const int pair = each == 6 ? i / 6 : i / each;
     const int which = i - pair * each;
-    if (runs.id[pair] >= 0) runs.scalars[pair][which] = scalars_of(a, runs.id[pair])[which];
+    if (runs.id[pair] >= 0) copy_async_4(&runs.scalars[pair][which], scalars_of(a, runs.id[pair]) + which);
   }
 }
 __device__ inline const float* scalars_of_run(const Runs& runs, int run) {

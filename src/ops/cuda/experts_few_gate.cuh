@@ -45,12 +45,7 @@ __device__ inline void rehearse(std::byte* columns) {
 // What a warp does of the columns of a pass at once: 256 inputs of a column for gate or for up, eight a lane.
 struct ColumnTask {
   float4 low, high;
-  std::byte* to = nullptr;  // nothing to do where there is none
-  int half;
-  int chunk;
-  int token;
-  int run;
-  int kind;
+  int number = -1;  // nothing to do
 };
 // The runs of a pass, and what is to be done of their columns.
 struct Pass {
@@ -61,42 +56,50 @@ struct Pass {
   }
   __device__ int tasks(const FewArgs& a) const { return runs * 2 * together * static_cast<int>(a.chunks.value); }
 };
+// What a task is of. Found anew when the inputs are there: held in registers until then, it would be spilled, and what
+// is loaded with it, which would have to arrive for that.
+struct ColumnPlace {
+  bool any;
+  int run, kind, column, chunk, half, token;
+  __device__ ColumnPlace(const Block& block, const Pass& pass, int task) {
+    const FewArgs& a = block.a;
+    const auto all = static_cast<int>(a.chunks.quotient(task));
+    chunk = task - all * static_cast<int>(a.chunks.value);
+    kind = all & 1;
+    run = all / 2 >= pass.together ? 1 : 0;  // of the pass
+    column = all / 2 - run * pass.together;
+    any = task < pass.tasks(a) && column < block.runs.count[pass.first_run + run];
+    // Lanes behind the end repeat it.
+    half = min(chunk * 32 + block.lane, static_cast<int>(a.args.table.hidden / 8) - 2 + block.lane % 2);
+    token = any ? static_cast<int>(a.top_k.quotient(block.runs.pair[pass.first_run + run][column])) : 0;
+  }
+};
 __device__ inline ColumnTask load_task(const Block& block, const Pass& pass, int task) {
-  const FewArgs& a = block.a;
+  const ColumnPlace place(block, pass, task);
   ColumnTask out;
-  if (task >= pass.tasks(a)) return out;
-  const auto halves = static_cast<int>(a.args.table.hidden / 8);
-  const auto column = static_cast<int>(a.chunks.quotient(task));
-  out.chunk = task - column * static_cast<int>(a.chunks.value);
-  const int kind = column & 1;
-  const int run = column / 2 >= pass.together ? 1 : 0;  // of the pass
-  const int c = column / 2 - run * pass.together;
-  const int first_run = pass.first_run;
-  if (c >= block.runs.count[first_run + run]) return out;
-  out.token = static_cast<int>(a.top_k.quotient(block.runs.pair[first_run + run][c]));
-  // Lanes behind the end repeat it.
-  out.half = min(out.chunk * 32 + block.lane, halves - 2 + block.lane % 2);
-  const auto* from = reinterpret_cast<const float4*>(a.args.x + out.token * a.args.table.hidden + out.half * 8);
+  if (!place.any) return out;
+  const auto* from =
+      reinterpret_cast<const float4*>(block.a.args.x + place.token * block.a.args.table.hidden + place.half * 8);
   out.low = from[0];
   out.high = from[1];
-  out.run = first_run + run;
-  out.kind = kind;
-  out.to = gate_column(block, run, kind, c);
+  out.number = task;
   return out;
 }
-__device__ inline void store_task(const Block& block, const ColumnTask& task) {
-  if (task.to == nullptr) return;
+__device__ inline void store_task(const Block& block, const Pass& pass, const ColumnTask& task) {
+  if (task.number < 0) return;
   const FewArgs& a = block.a;
-  const float* scalars = scalars_of_run(block.runs, task.run);
-  if (task.kind == 1 && shares_inputs(a, scalars)) return;
-  const float scale = is_dynamic(a) ? block.token_scales[task.token] : scalars[3 + task.kind];
-  if (!quantise_half(task.low, task.high, scale, task.half, reinterpret_cast<Nvfp4Inputs*>(task.to))) {
-    mark_fault(a.args.faults, task.token, a.args.fault);
+  const ColumnPlace place(block, pass, task.number);
+  const float* scalars = scalars_of_run(block.runs, pass.first_run + place.run);
+  if (place.kind == 1 && shares_inputs(a, scalars)) return;
+  const float scale = is_dynamic(a) ? block.token_scales[place.token] : scalars[3 + place.kind];
+  std::byte* to = gate_column(block, place.run, place.kind, place.column);
+  if (!quantise_half(task.low, task.high, scale, place.half, reinterpret_cast<Nvfp4Inputs*>(to))) {
+    mark_fault(a.args.faults, place.token, a.args.fault);
   }
   // The second unit of the last part, where there is none.
   const int64_t units = a.args.table.hidden / kNvfp4UnitInputs;
-  if (units % kPartUnits != 0 && task.chunk == 0 && block.lane < static_cast<int>(sizeof(Nvfp4Inputs)) / 4) {
-    reinterpret_cast<uint32_t*>(task.to + units * sizeof(Nvfp4Inputs))[block.lane] = 0;
+  if (units % kPartUnits != 0 && place.chunk == 0 && block.lane < static_cast<int>(sizeof(Nvfp4Inputs)) / 4) {
+    reinterpret_cast<uint32_t*>(to + units * sizeof(Nvfp4Inputs))[block.lane] = 0;
   }
 }
 
@@ -107,7 +110,7 @@ __device__ void sum_item(const Block& block, const std::byte* columns, bool shar
   const FewArgs& a = block.a;
   const int lane = block.lane;
   const ColumnPlaces<C> places(lane, [&](int c) { return columns + c * a.column_stride; });
-  const int up_columns = a.together * a.column_stride;
+  const int up_columns = shared ? 0 : a.together * a.column_stride;
   TileSums<C> gate;
   TileSums<C> up;
   gate.clear();
@@ -115,11 +118,12 @@ __device__ void sum_item(const Block& block, const std::byte* columns, bool shar
 #pragma unroll 1
   for (int at = first * kPartColumnBytes; at < (first + parts) * kPartColumnBytes; at += kPartColumnBytes) {
     PartInputs<C> inputs;
+    PartInputs<C> up_inputs;
     inputs.load(places, at, lane);
+    up_inputs.load(places, at + up_columns, lane);
     const std::byte* stage = stream.wait();
     gate.add_part(tables, stage, inputs, lane);
-    if (!shared) inputs.load(places, at + up_columns, lane);
-    up.add_part(tables, stage + kPartBytes, inputs, lane);
+    up.add_part(tables, stage + kPartBytes, up_inputs, lane);
     stream.release(a);
   }
   gate.gather(lane, [&](int c, int row, int64_t sum) { add_shared(&sums[c][row], sum); });
@@ -179,11 +183,11 @@ __device__ void multiply_gate_and_up(const Block& block, int items, Stream& stre
 #pragma unroll
       for (int i = 0; i < 2; ++i) tasks[i] = load_task(block, pass, block.warp + i * block.warps);
     }
-    store_task(block, tasks[0]);
-    store_task(block, tasks[1]);
+    store_task(block, pass, tasks[0]);
+    store_task(block, pass, tasks[1]);
 #pragma unroll 1
     for (int i = block.warp + 2 * block.warps; i < pass.tasks(a); i += block.warps) {
-      store_task(block, load_task(block, pass, i));
+      store_task(block, pass, load_task(block, pass, i));
     }
     __syncthreads();
 #pragma unroll 1

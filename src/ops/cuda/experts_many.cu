@@ -61,11 +61,6 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const std::byte* row) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
 }
-__device__ inline void copy_async_4(void* shared, const void* global) {
-  asm volatile(
-      "cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-      "l"(global));
-}
 
 // The bytes of 16 inputs of all columns, of eights four at a time.
 struct ColumnWords {

@@ -101,8 +101,7 @@ struct TileSums {
     const int l = lane % 4;
 #pragma unroll
     for (int f = 0; f < C; ++f) {
-      int positive[4];
-      int negative[4];
+      int sums[4];
 #pragma unroll
       for (int i = f * 4 / C; i < (f + 1) * 4 / C; ++i) {
         const uint2 words =
@@ -113,12 +112,11 @@ struct TileSums {
                                    second.twice_positive[1]};
         const uint32_t negated[4] = {first.negated[0], second.negated[0], first.negated[1], second.negated[1]};
         if (i == f * 4 / C) {
-          multiply_first_bytes(positive, twice, inputs.bytes[i]);
-          multiply_first_bytes(negative, negated, inputs.bytes[i]);
+          multiply_first_bytes(sums, twice, inputs.bytes[i]);
         } else {
-          multiply_bytes(positive, twice, inputs.bytes[i]);
-          multiply_bytes(negative, negated, inputs.bytes[i]);
+          multiply_bytes(sums, twice, inputs.bytes[i]);
         }
+        multiply_bytes(sums, negated, inputs.bytes[i]);
       }
       const int block = C == 1 ? 2 * l : f * (8 / C) + 2 * l / C;  // of sums[0]
       const uint2 codes = *reinterpret_cast<const uint2*>(units + block / 4 * kNvfp4UnitBytes + 512 + g * 8);
@@ -129,7 +127,7 @@ struct TileSums {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           if (C == 1 && e == 1) scale = scale_of(word, block % 4 + 1);
-          add_product(rows[r][C == 1 ? 0 : e], (positive[2 * r + e] + negative[2 * r + e]) * scale, inputs.t[f][e]);
+          add_product(rows[r][C == 1 ? 0 : e], sums[2 * r + e] * scale, inputs.t[f][e]);
         }
       }
     }

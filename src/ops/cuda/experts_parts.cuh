@@ -132,12 +132,20 @@ __device__ inline void copy_async_16(void* shared, const void* global) {
       "cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
       "l"(global));
 }
+__device__ inline void copy_async_4(void* shared, const void* global) {
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global));
+}
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;\n" ::);
 }
 template <int kPending>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
+}
+__device__ inline void wait_for_all_copies() {
+  asm volatile("cp.async.wait_all;\n" ::: "memory");
 }
 
 // prmt with all of a selector's bits: bit 3 asks for the sign of the byte, eight times.
