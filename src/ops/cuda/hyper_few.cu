@@ -180,7 +180,7 @@ __device__ inline float scaled_sum(const FewColumns& args, const Sums (&slices)[
 // cluster's first block. The squares come along with the products, and the norm's scale is applied to the sums.
 // kMost columns at most.
 template <int kMost>
-__global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 6 : 2) down_kernel(const FewColumns args) {
+__global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 4 : 2) down_kernel(const FewColumns args) {
   extern __shared__ __align__(128) __nv_bfloat16 weights[];  // [kDownRows, kRowStride]
   __shared__ __align__(16) __nv_bfloat16 inputs[kDownWarps<kMost>][kMost * kInputStride];
   __shared__ Sums pieces[kPieces];
