@@ -3,9 +3,9 @@
 // Eight columns are the width of a tensor-core tile, so that all of them cost what one does, and none sees another. A
 // warp takes 16 rows of weights in windows of 32 inputs: lane (g, t) has the 8 inputs from 8 t on of rows g and g + 8,
 // and the columns' values are taken in the same order, so that the window is two tiles whose inputs are permuted alike
-// on both sides. Weights are asked for before anything else is waited for, and wait in shared memory: blocks with few
-// registers have room beside those of a product that has not ended. The code is kept short: it runs once a launch, and
-// fetching it takes as long as the weights do.
+// on both sides. Weights are asked for before anything else is waited for, and wait in shared memory. The code is kept
+// short: it runs once a launch, and fetching it takes as long as the weights do. Nothing should be spilled: what was
+// comes from far away, too.
 //
 // What the last block answered is added on the way. `down` needs the sums and leaves the state as it is, for many
 // blocks read the same part of it; `up`, of whose blocks each has a part for itself, forms the sums again and keeps
@@ -36,11 +36,7 @@ constexpr int kPieceWindows = 4;
 constexpr int kPieceInputs = kPieceWindows * kWindow;
 constexpr int kSlice = kPieces * kPieceInputs;  // places of a stream
 constexpr int kSlices = 2 * kStreams;           // a cluster
-// With one column a warp takes its pieces in turns.
-template <int kMost>
-inline constexpr int kTurns = kMost == 1 ? 2 : 1;
-template <int kMost>
-inline constexpr int kDownWarps = kPieces / kTurns<kMost>;
+constexpr int kDownThreads = kPieces * 32;      // a warp a piece
 constexpr int kDownRows = 16;
 constexpr int kSquares = kDownRows;  // the row of the squares' sums, behind those of the products'
 // BF16 values from a column's inputs to the next one's in shared memory, and from a row's to the next one's: two fill
@@ -100,31 +96,26 @@ __device__ inline float4 missing(float4 x, uint2 nearest) {
           x.z - __uint_as_float(nearest.y << 16), x.w - __uint_as_float(nearest.y & 0xffff0000U)};
 }
 
-// Four places of one stream from each of `at` on, of all columns. Columns that are not there are the last one again, so
-// that all loads are under way at once.
-template <int kCount, int kMost>
-__device__ inline void load_state(const FewColumns& args, int stream, const int (&at)[kCount],
-                                  float4 (&x)[kCount][kMost]) {
+// Four places of one stream from `at` on, of all columns. Columns that are not there are the last one again, so that
+// all loads are under way at once.
+template <int kMost>
+__device__ inline void load_state(const FewColumns& args, int stream, int at, float4 (&x)[kMost]) {
   const auto last = static_cast<int>(args.mix.tokens) - 1;
   const auto hidden = static_cast<int>(args.mix.hidden);
-  const auto for_all = [](const auto& each) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-      for (int c = 0; c < kMost; ++c) each(i, c);
-    }
-  };
-  for_all([&](int i, int c) { x[i][c] = load4(args.mix.state + (min(c, last) * kStreams + stream) * hidden + at[i]); });
+  for (int c = 0; c < kMost; ++c) x[c] = load4(args.mix.state + (min(c, last) * kStreams + stream) * hidden + at);
   if (args.mix.y == nullptr) return;
-  float4 y[kCount][kMost];
-  for_all([&](int i, int c) { y[i][c] = load4(args.mix.y + min(c, last) * hidden + at[i]); });
+  float4 y[kMost];
+#pragma unroll
+  for (int c = 0; c < kMost; ++c) y[c] = load4(args.mix.y + min(c, last) * hidden + at);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const float factors = args.mix.factors[min(lane % kMost, last) * kStreams + stream];
-  for_all([&](int i, int c) {
+#pragma unroll
+  for (int c = 0; c < kMost; ++c) {
     const float factor = kMost == 1 ? factors : __shfl_sync(kWholeWarp, factors, c);
-    x[i][c] = {fmaf(y[i][c].x, factor, x[i][c].x), fmaf(y[i][c].y, factor, x[i][c].y),
-               fmaf(y[i][c].z, factor, x[i][c].z), fmaf(y[i][c].w, factor, x[i][c].w)};
-  });
+    x[c] = {fmaf(y[c].x, factor, x[c].x), fmaf(y[c].y, factor, x[c].y), fmaf(y[c].z, factor, x[c].z),
+            fmaf(y[c].w, factor, x[c].w)};
+  }
 }
 
 // The products of a piece of `rows` with `x`, which is taken apart into `parts` BF16 values. By a warp.
@@ -180,9 +171,9 @@ __device__ inline float scaled_sum(const FewColumns& args, const Sums (&slices)[
 // cluster's first block. The squares come along with the products, and the norm's scale is applied to the sums.
 // kMost columns at most.
 template <int kMost>
-__global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 4 : 2) down_kernel(const FewColumns args) {
+__global__ void __launch_bounds__(kDownThreads, 2) down_kernel(const FewColumns args) {
   extern __shared__ __align__(128) __nv_bfloat16 weights[];  // [kDownRows, kRowStride]
-  __shared__ __align__(16) __nv_bfloat16 inputs[kDownWarps<kMost>][kMost * kInputStride];
+  __shared__ __align__(16) __nv_bfloat16 inputs[kPieces][kMost * kInputStride];
   __shared__ Sums pieces[kPieces];
   __shared__ Sums slices[kSlices];
   __shared__ Mailbox box;
@@ -213,16 +204,10 @@ __global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 4 : 2) do
     }
   }
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");  // nothing but barriers was written
-  bool here[kTurns<kMost>];                                              // the pieces of the warp
-  int at[kTurns<kMost>];
-  float4 weight[kTurns<kMost>];
-#pragma unroll
-  for (int turn = 0; turn < kTurns<kMost>; ++turn) {
-    const int first = first_input + (warp + turn * kDownWarps<kMost>)*kPieceInputs;
-    here[turn] = first < hidden;
-    at[turn] = (here[turn] ? first : 0) + 4 * lane;
-    weight[turn] = load4(args.mix.w.norm + stream * hidden + at[turn]);
-  }
+  const int first = first_input + warp * kPieceInputs;
+  const bool here = first < hidden;
+  const int at = (here ? first : 0) + 4 * lane;
+  const float4 weight = load4(args.mix.w.norm + stream * hidden + at);
   const int row = static_cast<int>(threadIdx.x) / kColumns;
   const int column = static_cast<int>(threadIdx.x) % kColumns;
   __syncthreads();  // the barriers are there
@@ -230,25 +215,20 @@ __global__ void __launch_bounds__(kDownWarps<kMost> * 32, kMost == 1 ? 4 : 2) do
   await_previous();
   let_next_start();  // whose weights would take from the rate of what has not ended
 
-  float4 x[kTurns<kMost>][kMost];
+  float4 x[kMost];
   load_state(args, stream, at, x);
+  float squares[kMost];
 #pragma unroll
-  for (int turn = 0; turn < kTurns<kMost>; ++turn) {
-    const int piece = warp + turn * kDownWarps<kMost>;
-    float squares[kMost];
-#pragma unroll
-    for (int c = 0; c < kMost; ++c) {
-      float4& four = x[turn][c];
-      if (!here[turn]) four = {0, 0, 0, 0};
-      squares[c] = add_squares(four, 0);
-      four = {four.x * (weight[turn].x + 1.0F), four.y * (weight[turn].y + 1.0F), four.z * (weight[turn].z + 1.0F),
-              four.w * (weight[turn].w + 1.0F)};
-    }
-    const float all_squares = sum_of_warp<kMost>(squares);
-    if (lane % (32 / kMost) == 0) pieces[piece][kSquares][lane / (32 / kMost)] = all_squares;
-    if (turn == 0) arrival.await();
-    multiply(weights + piece * kPieceInputs, x[turn], here[turn] ? parts : 0, inputs[warp], pieces[piece]);
+  for (int c = 0; c < kMost; ++c) {
+    if (!here) x[c] = {0, 0, 0, 0};
+    squares[c] = add_squares(x[c], 0);
+    x[c] = {x[c].x * (weight.x + 1.0F), x[c].y * (weight.y + 1.0F), x[c].z * (weight.z + 1.0F),
+            x[c].w * (weight.w + 1.0F)};
   }
+  const float all_squares = sum_of_warp<kMost>(squares);
+  if (lane % (32 / kMost) == 0) pieces[warp][kSquares][lane / (32 / kMost)] = all_squares;
+  arrival.await();
+  multiply(weights + warp * kPieceInputs, x, here ? parts : 0, inputs[warp], pieces[warp]);
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");  // the first block's mailbox is open
   __syncthreads();
   if (row > kDownRows) return;
@@ -384,8 +364,7 @@ void mix_few_columns(const Context& context, const HyperMix& mix) {
   const auto launch_down = [&]<int kMost>(std::integral_constant<int, kMost>) {
     allow_shared(down_kernel<kMost>, kDownBytes);
     prefer_shared(down_kernel<kMost>, kSharedPercent);
-    launch_following_clusters(context, dim3(1, kSlices), down_kernel<kMost>, grid, kDownWarps<kMost> * 32, kDownBytes,
-                              args);
+    launch_following_clusters(context, dim3(1, kSlices), down_kernel<kMost>, grid, kDownThreads, kDownBytes, args);
   };
   if (mix.tokens == 1) {
     launch_down(std::integral_constant<int, 1>());
