@@ -103,12 +103,22 @@ Points in time taken by kernels on the H200, 2026-11-30 and 12-01 (builds for th
   blocks find room beside theirs: 8 layers of Flash-Next 959 -> 944 us, of 27B 842 -> 832, four columns as before.
   Mixes with all of it, too, find room beside a product that has not ended, and their weights take from its rate what
   they save: 8 layers 944 -> 967 us or more. `up` starts only when `down` may go on: 945 -> 939.
-- Experts of four columns (`experts_few.cu`), from the end of the router's logits: 5.4 us to the choice, 7.7 until weights
-  are asked for, 35.5 to gate and up, 40.4 with the shared expert's down; 49.5 until down's inputs are there, 65 to the
-  end. Blocks whose tiles have two columns took 11 us longer over gate and up, and all others waited for them: with tiles
-  shared out by what they cost, and not by their number, 6 us longer; 8 layers 1,378 -> 1,351 us, of eight columns 1,924
-  -> 1,830. The shared expert's rows beside the choice: 8 us to the choice, 1,374. Columns before weights where there
-  are many, and costs as the instructions are (4, 5, 7 and not 5, 7, 9): 1,350 for 1,337.
+- Experts of four columns (`experts_few.cu`), from the end of the router's logits: 5.0 us to the choice, 7.9 until weights
+  are asked for, 9.8 to the quantised columns, 29.7 to gate and up (the last block 34), 34.5 with the shared expert's
+  down; 37.7 until down's inputs are there, 51 to down, 53 to the end; memory alone would take 23. Without reading
+  weights, the whole feed-forward took 61 us and not 69, without multiplying 53.
+- What the compiler spills has left the caches when it is needed, and what is spilled behind a load waits for it. Loops for
+  four columns of one expert, which are rare, took registers from those for one and two, and shared memory from the
+  first-level cache: without them 8 layers with four sequences take 1,293 us for 1,348, with eight 1,766 for 1,830.
+  Nothing spilled while inputs are on their way, two stages of weights a warp and not three, gate and up interleaved:
+  1,273 and 1,731. The first kernel of a mix with one column, which spilled ten registers to be small: 926 -> 913, and
+  5 less where its warps take a piece each and not two in turns.
+- Tried there and not taken, for 67.9 us of four columns' feed-forward: one warp that asks for all weights by bulk copies
+  of 1,152 bytes (73 us: 54 ns a copy) or 2,304 (67.5), a lane of each warp that does (70.2); the choice by a team of
+  warps a token (2 us sooner, the whole 1 us later); every column by itself, so that no block has other tiles than the
+  rest (1,311 for 1,293 in layers); a cost for each run's columns beside that of tiles (1,286 for 1,281); the shared
+  expert's down asked for before SwiGLU (as long); four blocks of logits on a multiprocessor and not three (spills:
+  1,284 for 1,268). Before these, tiles were shared out by their number: 11 us between blocks of one and two columns.
 - The choice of blocks at 65,536 tokens (`attention_choose.cu`), 8 us by a cluster of eight blocks: 1.9 to the scores, 1.6
   to the bound, 0.4 to the bins, 1.1 to the last bin, 1.5 to the last of the best, 1.4 to the list. One block with all
   scores in registers, clusters of two or four, a rehearsal: as long, or longer. Then attention to what was chosen: 2.1
