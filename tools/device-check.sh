@@ -6,11 +6,11 @@
 #   tools/device-check.sh run FOLDER [PART ...] runs there, from the repository's root: the self-test, the tests of
 #                                               operations and of whole models on the card, the benchmarks
 #
-# Parts of `run`, all but sanitize unless named: selftest tests goldens bench; sanitize runs short cases under
-# compute-sanitizer (memcheck, racecheck, synccheck), which the machine needs then. Environment:
+# Parts of `run`, all but sanitize unless named: selftest tests goldens bench; sanitize runs the operations' tests under
+# compute-sanitizer (memcheck, and short ones under racecheck and synccheck), which the machine needs then. Environment:
 #   TANDEM_CHECK_OUT=FOLDER   where the logs and the benchmarks' JSON go (default: FOLDER/out)
 #   TANDEM_BENCH_ARGS=...     arguments of `tandem bench gpu` beside --json
-#   TANDEM_SANITIZE_FILTER=…  cases of `sanitize` (default: short ones of every topic)
+#   TANDEM_SANITIZE_FILTER=…  cases of `sanitize`
 # A short table comes last. Exit code: 0 where everything passed.
 set -euo pipefail
 
@@ -49,11 +49,10 @@ part() {
 # Races and barriers are looked for in fewer cases: these tools take far longer over a case.
 sanitize() {
   local program=$1 sanitizer tool filter
-  local every='CudaAttention.InputsAre*:CudaMixing.*:CudaSmallerCard.*:CudaDeltaNet.*:CudaConvolution.*:*ExactProducts*:*FewColumnsOnTheTensorCores*:*TakeAnotherFormat*:*MarkFaulty*:*ColumnsAttendToTheirChosen*'
   sanitizer=$(command -v compute-sanitizer || printf /usr/local/cuda/bin/compute-sanitizer)
   [[ -x $sanitizer ]] || fail 'compute-sanitizer is missing: it comes with the CUDA toolkit'
   for tool in memcheck racecheck synccheck; do
-    filter=$every
+    filter='*Cuda*'
     [[ $tool == memcheck ]] || filter='CudaMixing.*:CudaSmallerCard.*'
     part "$tool" "$tool.log" "$sanitizer" --tool "$tool" --error-exitcode 9 "$program" --gtest_brief=1 \
       --gtest_filter="${TANDEM_SANITIZE_FILTER:-$filter}"

@@ -128,7 +128,7 @@ Points in time taken by kernels on the H200, 2026-11-30 and 12-01 (builds for th
   layer; one kernel that stays, with 176 KB of weights ahead in each block and meetings by a counter in memory, 58 to 65.
   That is 0.65 to 0.68 of a whole step's reading, with nothing that the model computes in between.
 
-The figures below were measured at 01:13 on 2026-12-01 (27B, Flash-Next) and 18:59 on 2026-11-30 (start, BF16 experts).
+The figures below were measured at 05:19 on 2026-12-01 (27B, Flash-Next) and 18:59 on 2026-11-30 (start, BF16 experts).
 
 ## Not yet run on hardware
 
