@@ -9,6 +9,10 @@ namespace tandem::ops::cuda {
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// Four bytes, by way of the first-level cache.
+__device__ __forceinline__ void copy_4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
 // Copies the first `bytes` of 16, and writes zeros behind them.
 __device__ __forceinline__ void copy_16_of(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

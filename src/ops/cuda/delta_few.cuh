@@ -157,9 +157,7 @@ struct Convolution {
 #pragma unroll
       for (int i = 0; i < kJobs; ++i) {
         from[i] += i < 2 ? channels : last_stride;
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(place(columns[c], at, i))),
-                     "l"(from[i])
-                     : "memory");
+        copy_4(shared_address(place(columns[c], at, i)), from[i]);
       }
     }
     commit_copies();

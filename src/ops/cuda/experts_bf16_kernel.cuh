@@ -131,7 +131,7 @@ __device__ inline void run_passes(const Product& product, const Group& group, co
     clear(sums);
     steps(sums);
     if constexpr (kGateUp) {
-      wait_for_copies<0>();
+      await_copies<0>();
       __syncthreads();
       keep_sums(sums, eights, reinterpret_cast<float*>(shared));
     } else {

@@ -18,9 +18,6 @@ __device__ inline uint4 load_shared(uint32_t from) {
                : "r"(from));
   return out;
 }
-__device__ inline void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from));
-}
 
 // A warp's sums of 32 rows: [rows 4 g and 4 g + 1, or the next two][eight columns][rows, columns as mma gives them].
 using Sums = float[2][kEights][4];

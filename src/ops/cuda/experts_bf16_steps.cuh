@@ -83,12 +83,11 @@ class Copies {
     for (int i = 0; i < kColumns / kEach; ++i) {
       if (warp() * 4 + i * kEach >= 8 * eights_) break;
       const uint32_t from = columns_[i * kEach] + piece;
-      copy_async(to + static_cast<uint32_t>(i * kEach * 128),
-                 reinterpret_cast<const uint4*>(product_.columns[0]) + from);
+      copy_16(to + static_cast<uint32_t>(i * kEach * 128), reinterpret_cast<const uint4*>(product_.columns[0]) + from);
       if constexpr (kTiles<F, kGateUp> == 2) {
         if (!shared_) {
-          copy_async(to + static_cast<uint32_t>(i * kEach * 128 + kTile),
-                     reinterpret_cast<const uint4*>(product_.columns[1]) + from);
+          copy_16(to + static_cast<uint32_t>(i * kEach * 128 + kTile),
+                  reinterpret_cast<const uint4*>(product_.columns[1]) + from);
         }
       }
     }
@@ -99,13 +98,13 @@ class Copies {
     for (int first = 0; first < kPieces; first += 32) {
       if (kPieces - first < 32 && (kTailsTogether || lane() >= kPieces - first)) break;
       const uint32_t at = to + static_cast<uint32_t>(Reader<F>::place(first + lane()) * 16);
-      copy_async(at, from_ + first * 16);
-      copy_async(at + Reader<F>::kBytes, from_ + second_ + first * 16);
+      copy_16(at, from_ + first * 16);
+      copy_16(at + Reader<F>::kBytes, from_ + second_ + first * 16);
     }
     if constexpr (kTailsTogether) {
       if (lane() < 2 * kTail) {
         const int place = lane() / kTail * kPieces + Reader<F>::place(kPieces - kTail + lane() % kTail);
-        copy_async(to + static_cast<uint32_t>(place * 16), tail_);
+        copy_16(to + static_cast<uint32_t>(place * 16), tail_);
       }
       tail_ += Reader<F>::kBytes;
     }
@@ -183,7 +182,7 @@ __device__ inline void add_steps(Sums& sums, Copies<F, kGateUp>& copies, Stages<
   const auto place = static_cast<uint32_t>(lane % 8 * 128 + ((lane / 8 ^ lane % 8) << 4));
 #pragma unroll 1
   for (int step = 0; step < copies.steps(); ++step) {
-    wait_for_copies<kAhead - 1>();
+    await_copies<kAhead - 1>();
     __syncthreads();  // everyone's copies are here, and everyone is done with the stage before
     copies.fetch();
     const uint32_t tile = at.tile() + place;
@@ -208,7 +207,7 @@ __device__ inline void add_warpgroup_steps(Sums& sums, Copies<F, kGateUp>& copie
   Operands operands[2];
 #pragma unroll 1
   for (int step = 0; step < copies.steps(); ++step) {
-    wait_for_copies<kAhead - 1>();
+    await_copies<kAhead - 1>();
     show_copies_to_products();
     __syncthreads();  // everyone's copies are here, and everyone's products are done with the stage before the last
     copies.fetch();

@@ -56,7 +56,7 @@ __device__ void find_pieces(const FewArgs& a, const Runs& runs, Share items, Sha
     const int run = jobs.at + i - tile * runs.all;
     job_pieces[i] = {record(run) + table.record.matrices[2].offset + tile * down_bytes, run, tile};
   }
-  wait_for_all_copies();  // of the scalars
+  await_copies<0>();  // of the scalars
   __syncthreads();
 }
 

@@ -176,8 +176,9 @@ __device__ inline void ask_for_scalars(const FewArgs& a, Runs& runs) {
   for (int i = static_cast<int>(threadIdx.x); i < pairs * each; i += static_cast<int>(blockDim.x)) {
     const int pair = each == 6 ? i / 6 : i / each;
     const int which = i - pair * each;
-    if (runs.id[pair] >= 0) copy_async_4(&runs.scalars[pair][which], scalars_of(a, runs.id[pair]) + which);
+    if (runs.id[pair] >= 0) copy_4(shared_address(&runs.scalars[pair][which]), scalars_of(a, runs.id[pair]) + which);
   }
+  commit_copies();
 }
 __device__ inline const float* scalars_of_run(const Runs& runs, int run) {
   return runs.scalars[runs.pair[run][0]];
@@ -295,7 +296,7 @@ struct Stream {
     }
   }
   __device__ const std::byte* wait() const {
-    wait_for_copies<kStages - 1>();
+    await_copies<kStages - 1>();
     __syncwarp();
     return stages + head * kStageBytes;
   }
@@ -309,9 +310,9 @@ struct Stream {
  private:
   // A part has 72 pieces of 16 bytes, half of one 36.
   __device__ void copy(std::byte* to, const std::byte* from, bool whole) const {
-    copy_async_16(to, from);
-    if (whole || lane < 4) copy_async_16(to + 512, from + 512);
-    if (whole && lane < 8) copy_async_16(to + 1024, from + 1024);
+    copy_16(shared_address(to), from);
+    if (whole || lane < 4) copy_16(shared_address(to + 512), from + 512);
+    if (whole && lane < 8) copy_16(shared_address(to + 1024), from + 1024);
   }
 };
 

@@ -253,7 +253,7 @@ __device__ void fetch_stage(std::byte* to, const std::byte* tile, const Product:
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (tile != nullptr) {
       for (int at = lane * 16; at < F::kBytes; at += 512) {
-        copy_async_16(to + warp * F::kBytes + at, tile + stage * F::kBytes + at);
+        copy_16(shared_address(to + warp * F::kBytes + at), tile + stage * F::kBytes + at);
       }
     }
     constexpr int kSixteens = F::kInputs / 16;
@@ -261,18 +261,17 @@ __device__ void fetch_stage(std::byte* to, const std::byte* tile, const Product:
     for (int i = static_cast<int>(threadIdx.x); i < kSixteens * eights * 8; i += kThreads) {
       const int column = i / kSixteens;
       const int sixteen = i % kSixteens;
-      copy_async_16(
-          bytes + (sixteen * kColumns + column) * 16,
-          matrix.columns.data + columns.at[column] * matrix.columns.stride + stage * F::kInputs + sixteen * 16);
+      copy_16(shared_address(bytes + (sixteen * kColumns + column) * 16),
+              matrix.columns.data + columns.at[column] * matrix.columns.stride + stage * F::kInputs + sixteen * 16);
     }
     constexpr int kScales = F::kInputs / kScaleInputs<F>;
     std::byte* scales = bytes + kColumnBytes<F>;
     for (int i = static_cast<int>(threadIdx.x); i < kScales * eights * 8; i += kThreads) {
       const int column = i / kScales;
       const int scale = i % kScales;
-      copy_async_4(scales + (scale * kColumns + column) * 4, matrix.columns.data +
-                                                                 columns.at[column] * matrix.columns.stride +
-                                                                 matrix.columns.inputs + (stage * kScales + scale) * 4);
+      copy_4(shared_address(scales + (scale * kColumns + column) * 4),
+             matrix.columns.data + columns.at[column] * matrix.columns.stride + matrix.columns.inputs +
+                 (stage * kScales + scale) * 4);
     }
   }
   commit_copies();
@@ -340,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_group(Product product, t
     for (auto& value : sums.values[n]) value = 0;
   }
   for (int64_t s = 0; s < stages; ++s) {
-    wait_for_copies<kStages<F> - 2>();
+    await_copies<kStages<F> - 2>();
     __syncthreads();  // everyone's copies are here, and everyone is done with the stage before
     const int64_t ahead = s + kStages<F> - 1;
     fetch_stage<F>(shared + ahead % kStages<F> * kStageBytes<F>, tile, matrix, columns, eights, ahead, stages);

@@ -13,8 +13,8 @@ constexpr int64_t kMostShared = 96 << 10;
 __device__ void fetch_unit(std::byte* to, const std::byte* tile, int64_t unit, int64_t units, int lane) {
   if (unit < units) {
     const std::byte* from = tile + unit * kNvfp4UnitBytes;
-    copy_async_16(to + lane * 16, from + lane * 16);
-    if (lane < 4) copy_async_16(to + 512 + lane * 16, from + 512 + lane * 16);
+    copy_16(shared_address(to + lane * 16), from + lane * 16);
+    if (lane < 4) copy_16(shared_address(to + 512 + lane * 16), from + 512 + lane * 16);
   }
   commit_copies();
 }
@@ -29,7 +29,7 @@ __device__ void tile_columns(const std::byte* tile, int64_t units, const Nvfp4In
   for (int64_t u = 0; u < units; ++u) {
     const int64_t ahead = u + kStages - 1;
     fetch_unit(ring + ahead % kStages * kNvfp4UnitBytes, tile, ahead, units, lane);
-    wait_for_copies<kStages - 1>();
+    await_copies<kStages - 1>();
     __syncwarp();
     sums.add_unit(tables, ring + u % kStages * kNvfp4UnitBytes, lane, columns + u, static_cast<int>(units));
     __syncwarp();

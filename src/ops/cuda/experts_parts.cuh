@@ -5,9 +5,11 @@
 
 #include "numeric/expert_format.h"
 #include "numeric/expert_limits.h"
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/lanes.cuh"
 #include "ops/cuda/router_rows.cuh"
+#include "ops/cuda/tensor_cores.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda::expert {
@@ -125,27 +127,6 @@ void run_alone(const Context& context, const Ops::Experts& args, const Around& a
 
 __device__ inline void mark_fault(int32_t* faults, int64_t token, int32_t fault) {
   if (faults[token] < 0) faults[token] = fault;  // all who write write the same
-}
-
-__device__ inline void copy_async_16(void* shared, const void* global) {
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-      "l"(global));
-}
-__device__ inline void copy_async_4(void* shared, const void* global) {
-  asm volatile(
-      "cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-      "l"(global));
-}
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;\n" ::);
-}
-template <int kPending>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending));
-}
-__device__ inline void wait_for_all_copies() {
-  asm volatile("cp.async.wait_all;\n" ::: "memory");
 }
 
 // prmt with all of a selector's bits: bit 3 asks for the sign of the byte, eight times.

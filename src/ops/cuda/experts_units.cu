@@ -29,7 +29,7 @@ __device__ void fetch_unit(std::byte* to, const std::byte* tile, int64_t unit, i
 #pragma unroll
     for (int at = 0; at < F::kBytes; at += 512) {
       if (at + 512 <= F::kBytes || at + lane * 16 < F::kBytes)
-        copy_async_16(to + at + lane * 16, from + at + lane * 16);
+        copy_16(shared_address(to + at + lane * 16), from + at + lane * 16);
     }
   }
   commit_copies();
@@ -84,7 +84,7 @@ __device__ void int8_tile(const std::byte* tile, const uint16_t* scales, int64_t
   for (int64_t u = 0; u < units; ++u) {
     const int64_t ahead = u + kRing - 1;
     fetch_unit<F>(ring + ahead % kRing * F::kBytes, tile, ahead, units, lane);
-    wait_for_copies<kRing - 1>();
+    await_copies<kRing - 1>();
     __syncwarp();
     const std::byte* unit = ring + u % kRing * F::kBytes;
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ void float_tile(const std::byte* tile, const uint16_t* scales, int64_
   for (int64_t u = 0; u < units; ++u) {
     __syncwarp();
     fetch_unit<F>(ring, tile, u, units, lane);
-    wait_for_copies<0>();
+    await_copies<0>();
     __syncwarp();
     for (int b = 0; b < F::kInputs / 32; ++b) {
       const int64_t block = u * (F::kInputs / 32) + b;
