@@ -5,8 +5,8 @@
     --build FOLDER                      a configured build (default: build/release)
     --json                              one JSON object
 
-Needs nvcc and no card. A kernel that spills is worth a look: what is spilled has left the caches when it is needed again
-(docs/performance.md). Exit code: 0, or 2 where a file is not of the build or can't be compiled.
+Needs nvcc and no card. A kernel that spills is worth a look: what is spilled has left the caches when it is needed
+again (docs/performance.md). Exit code: 0, or 2 where a file is not of the build or can't be compiled.
 """
 import argparse
 import json
@@ -37,9 +37,10 @@ def command_of(build, name):
 
 
 def instructions_of(cubin):
-    """By the kernels' names in the object: 16 bytes an instruction, of their sections."""
+    """By card (90 of sm_90a) and the kernels' names in the object: 16 bytes an instruction, of their sections."""
     data = cubin.read_bytes()
-    (table,) = struct.unpack_from('<Q', data, 40)
+    table, flags = struct.unpack_from('<QI', data, 40)
+    card = flags >> 8 & 0xFF
     count, names_at = struct.unpack_from('<HH', data, 60)
     sections = [struct.unpack_from('<IIQQQQ', data, table + 64 * i) for i in range(count)]
     names = sections[names_at][4]
@@ -48,7 +49,7 @@ def instructions_of(cubin):
         begin = names + section[0]
         name = data[begin:data.index(b'\0', begin)].decode()
         if name.startswith('.text.'):
-            out[name[len('.text.'):]] = section[5] // 16
+            out[card, name[len('.text.'):]] = section[5] // 16
     return out
 
 
@@ -64,7 +65,8 @@ def usage_of(build, name):
         ran = subprocess.run(command + ['-Xptxas', '-v', '--keep', '--keep-dir', kept, '-o', f'{kept}/out.o'],
                              cwd=folder, capture_output=True, text=True)
         if ran.returncode != 0:
-            fail(f'{name}: {ran.stderr.strip().splitlines()[-1:] or ran.returncode}')
+            said = ran.stderr.splitlines() or ['']
+            fail(f'{name}: nvcc ended with {ran.returncode}: {said[-1]}')
         instructions = {}
         for cubin in pathlib.Path(kept).glob('*.cubin'):
             instructions.update(instructions_of(cubin))
@@ -74,7 +76,7 @@ def usage_of(build, name):
     for short, (mangled, card, stack, stores, loads, registers) in zip(short_names([f[0] for f in found]), found):
         kernels.append({'kernel': short, 'card': card, 'registers': int(registers), 'stack_bytes': int(stack),
                         'spill_store_bytes': int(stores), 'spill_load_bytes': int(loads),
-                        'instructions': instructions.get(mangled, 0)})
+                        'instructions': instructions[int(re.sub(r'[^0-9]', '', card)), mangled]})
     return kernels
 
 
